@@ -1,0 +1,1 @@
+"""Executes plans: weights, KV pool, attention, sampling; the only home of torch."""

@@ -1,0 +1,53 @@
+"""What the model runner may use, and what its process is told at start. Imports no torch: the launcher reads this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wire.flags import flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """How the model is held and how large the KV pool is."""
+
+    dtype: str = flag("auto", "Type of weights and KV.", choices=("auto", "bfloat16", "float32"))
+    attention: str = flag("auto", "Attention backend.", choices=("auto", "torch"))
+    page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
+    max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
+    mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")
+    context_length: int | None = flag(None, "Longest prompt plus output; auto is what the model was made for.")
+    threads: int | None = flag(None, "Threads for the model's arithmetic; auto is the number of usable cores.")
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: names the flag, its limit and the given value.
+        """
+        if self.page_tokens < 1:
+            raise ValueError(f"--page-tokens must be at least 1, got {self.page_tokens}")
+        for name in ("max_total_tokens", "context_length", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.max_total_tokens is not None and self.max_total_tokens < 2 * self.page_tokens:
+            raise ValueError(
+                f"--max-total-tokens must be at least two pages ({2 * self.page_tokens}), got {self.max_total_tokens}"
+            )
+        if not 0 < self.mem_fraction <= 0.95:
+            raise ValueError(f"--mem-fraction must be in (0, 0.95], got {self.mem_fraction}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLaunch:
+    """What the launcher tells the runner process.
+
+    `weights` is a `.gguf` file or a directory with safetensors; `model_config` a `config.json` in the form that
+    transformers writes (for GGUF: converted from the file's header).
+    """
+
+    run_dir: str
+    weights: str
+    model_config: str
+    config: RunnerConfig

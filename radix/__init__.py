@@ -1,0 +1,1 @@
+"""The radix tree of cached prefixes over a pool of pages."""

@@ -1,0 +1,1 @@
+"""HTTP front, tokenisation, launcher and command line."""

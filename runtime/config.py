@@ -1,0 +1,58 @@
+"""What the tokenizer process may do, what it is told at start, and the whole server's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from model_runner.config import RunnerConfig
+from scheduler.config import SchedulerConfig
+from wire.flags import flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """Where the HTTP front listens and what it accepts."""
+
+    host: str = flag("127.0.0.1", "Address to listen on.")
+    port: int = flag(30000, "Port to listen on; 0 takes a free one.")
+    api_key: str | None = flag(None, "Key that requests must carry as a bearer token; auto asks for none.")
+    served_model_name: str | None = flag(None, "Name of the model in replies; auto takes it from the path.")
+    max_body_bytes: int = flag(32 * 1024 * 1024, "Largest request body.")
+    chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: names the flag, its limit and the given value.
+        """
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"--port must be in [0, 65535], got {self.port}")
+        if self.max_body_bytes < 1:
+            raise ValueError(f"--max-body-bytes must be at least 1, got {self.max_body_bytes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerLaunch:
+    """What the launcher tells the tokenizer process.
+
+    `tokenizer_dir` holds `tokenizer.json`, `tokenizer_config.json` (chat template and special tokens) and
+    `config.json`; `server_info` is what `/server_info` reports of the whole configuration.
+    """
+
+    run_dir: str
+    tokenizer_dir: str
+    model_path: str
+    model_name: str
+    config: HttpConfig
+    server_info: dict[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything that `axil serve` can be told."""
+
+    model: str | None = None
+    http: HttpConfig = field(default_factory=HttpConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)

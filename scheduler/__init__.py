@@ -1,0 +1,1 @@
+"""Decides each step: which requests run, on which pages."""

@@ -1,0 +1,43 @@
+"""What the scheduler may do, and what its process is told at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wire.flags import flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of one step and of the queue."""
+
+    max_running: int = flag(64, "Requests computed together, at most.")
+    max_queued: int = flag(4096, "Requests that may wait; one more is answered 429.")
+    prefill_tokens: int = flag(8192, "Prompt tokens computed in one step, at most.")
+    decode_step_ms: int = flag(100, "Time a step may take while rows decode; prefill gets what is left of it.")
+    prefill_step_ms: int = flag(500, "Time a step may take while nothing decodes.")
+    policy: str = flag("longest-prefix", "Queue order.", choices=("longest-prefix", "fcfs"))
+    overtake_tokens: int = flag(65536, "Prompt tokens of later requests that may be computed before a waiting one.")
+    overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one.")
+    overlap: bool = flag(True, "Plan step N+1 while step N runs.")
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: names the flag, its limit and the given value.
+        """
+        for name in ("max_running", "max_queued", "prefill_tokens", "decode_step_ms", "prefill_step_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        for name in ("overtake_tokens", "overtake_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLaunch:
+    """What the launcher tells the scheduler process."""
+
+    run_dir: str
+    config: SchedulerConfig

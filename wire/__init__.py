@@ -1,0 +1,1 @@
+"""What every process shares: errors, sampling parameters, messages, sockets, flags, log, child protocol."""

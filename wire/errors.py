@@ -1,0 +1,100 @@
+"""The errors that travel to a client. Knows no routes and no response shapes.
+
+AxilError                status
+├── Refused              400   the request is wrong
+│   ├── PromptTooLong    400
+│   ├── UnknownModel     404
+│   └── DuplicateId      409
+├── Overloaded           429   the queue is full
+├── Unavailable          503   starting or stopping
+├── Cancelled            499   the client went away, or asked to stop
+└── Broken               500   our fault
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AxilError(Exception):
+    """Something that ends one request, with a message written for the person who sent it."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class Refused(AxilError):
+    """The request is wrong; the message names field, limit, given value and remedy."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class PromptTooLong(Refused):
+    """Prompt and wanted output exceed the context or the KV pool."""
+
+    code = "context_length_exceeded"
+
+
+class UnknownModel(Refused):
+    """The request names a model that this server does not serve."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class DuplicateId(Refused):
+    """A request with this id is still open."""
+
+    status = 409
+    code = "duplicate_request_id"
+
+
+class Overloaded(AxilError):
+    """The queue is full; `retry_after_s` says when to come back."""
+
+    status = 429
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(AxilError):
+    """The server is starting or stopping."""
+
+    status = 503
+    code = "unavailable"
+
+
+class Cancelled(AxilError):
+    """The client went away, or somebody aborted the request."""
+
+    status = 499
+    code = "cancelled"
+
+
+class Broken(AxilError):
+    """Our fault: a process died, or the model gave no usable logits."""
+
+    status = 500
+    code = "internal_error"
+
+
+_ALL: tuple[type[AxilError], ...] = (
+    Refused,
+    PromptTooLong,
+    UnknownModel,
+    DuplicateId,
+    Overloaded,
+    Unavailable,
+    Cancelled,
+    Broken,
+)
+BY_CODE: dict[str, type[AxilError]] = {cls.code: cls for cls in _ALL}

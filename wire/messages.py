@@ -1,0 +1,317 @@
+"""Every message between the processes, one union per direction. Knows no sockets.
+
+Codec: msgpack with the union as its type, so a malformed frame is a typed error (`msgspec.ValidationError`).
+Long integer lists are `bytes` of little-endian int32 (`ids_to_bytes`, `bytes_to_ids`).
+`docs/messages.md` is generated from the first lines of the docstrings.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from wire.sampling import SamplingParams
+
+
+def ids_to_bytes(ids: Iterable[int]) -> bytes:
+    """Pack integers as little-endian int32."""
+    return array("i", ids).tobytes()
+
+
+def bytes_to_ids(data: bytes) -> list[int]:
+    """Unpack little-endian int32 integers."""
+    ids = array("i")
+    ids.frombytes(data)
+    return ids.tolist()
+
+
+# --- tokenizer -> scheduler
+
+
+class Submit(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: start generating for one request.
+
+    `sampling` is checked and its `seed` is set; `stop_token_ids` holds the end-of-sequence ids unless they are ignored.
+    A `max_new_tokens` of None becomes what still fits; one that can't fit is refused by the scheduler, which knows the
+    limits. `salt` separates caches: KV of one salt is never served to another.
+    """
+
+    request_id: str
+    token_ids: bytes
+    sampling: SamplingParams
+    salt: str = ""
+
+
+class Cancel(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: the client went away."""
+
+    request_id: str
+
+
+class Finish(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: a stop string was found; the client has its answer of `kept_tokens` output tokens."""
+
+    request_id: str
+    kept_tokens: int
+
+
+class Control(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: an operator's wish; answered by one `ControlReply` of the same `control_id`.
+
+    `abort` cancels the request named by `request_id` (exact match), or all when it is None.
+    """
+
+    control_id: int
+    action: Literal["flush", "stats", "abort"]
+    request_id: str | None = None
+
+
+ToScheduler = Submit | Cancel | Finish | Control
+
+
+# --- scheduler -> tokenizer
+
+
+class Reuse(Struct, frozen=True, kw_only=True):
+    """What a request's first scheduling found in the cache, in prompt tokens.
+
+    `copied_tokens` is the part of `cached_tokens` that came by copying a forked page.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    copied_tokens: int
+    queue_s: float
+
+
+class Tokens(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: new output tokens of one request; `reuse` comes with the first.
+
+    `logprobs` has one entry per token when the request asked for them, else none. An entry is float32 `logprob`,
+    then n int32 ids, then n float32 logprobs of the n most likely tokens (see `pack_logprobs`).
+    """
+
+    request_id: str
+    token_ids: bytes
+    logprobs: tuple[bytes, ...] = ()
+    reuse: Reuse | None = None
+
+
+class Done(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: the terminal reply of an accepted request.
+
+    `matched_token_id` is the token that stopped it (it is the last one of `Tokens`). `reuse` is as in `Tokens`,
+    repeated here because a request may end before its first token; None when it was never scheduled.
+    """
+
+    request_id: str
+    reason: Literal["stop", "length", "cancelled", "broken"]
+    matched_token_id: int | None = None
+    message: str | None = None
+    num_retractions: int = 0
+    reuse: Reuse | None = None
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: the terminal reply of a request that was not accepted.
+
+    `code` is a key of `errors.BY_CODE`.
+    """
+
+    request_id: str
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Stats(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: its state and counters, sent every second and after `stats`; counters end in `_total`.
+
+    `prompt_tokens_total` counts all prompt tokens at first scheduling, `cached_tokens_total` those of them that were
+    found cached then. `stuck` is None while all is well, else the sentence that says what hangs. Nothing is sent before
+    the runner is ready, so a tokenizer that has `Stats` may serve.
+    """
+
+    model_fingerprint: str = ""
+    context_tokens: int = 0
+    vocabulary: int = 0
+    max_running: int = 0
+    num_waiting: int = 0
+    num_running: int = 0
+    num_pages: int = 0
+    page_tokens: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    evictable_pages: int = 0
+    quarantined_pages: int = 0
+    requests_total: int = 0
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    copied_tokens_total: int = 0
+    computed_tokens_total: int = 0
+    output_tokens_total: int = 0
+    evicted_pages_total: int = 0
+    retractions_total: int = 0
+    cancelled_total: int = 0
+    broken_total: int = 0
+    refused_total: int = 0
+    ledger_mismatches_total: int = 0
+    steps_total: int = 0
+    runner_busy_s_total: float = 0.0
+    scheduler_busy_s_total: float = 0.0
+    runner_idle_s_total: float = 0.0
+    worst_displacement_tokens: int = 0
+    worst_wait_s: float = 0.0
+    stuck: str | None = None
+
+
+class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: the answer to one `Control`; `count` is the pages flushed or the requests aborted."""
+
+    control_id: int
+    count: int = 0
+    stats: Stats | None = None
+
+
+ToTokenizer = Tokens | Done | Refused | Stats | ControlReply
+
+
+# --- scheduler -> runner
+
+
+class PageCopy(Struct, frozen=True, kw_only=True):
+    """Copy one whole page, all layers and heads; all sources of a plan are read before any destination is written."""
+
+    source: int
+    destination: int
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """A row begins: the first `num_cached_tokens` tokens of its pages hold valid KV.
+
+    `sampling.seed` is set. Random numbers are keyed by (seed, position), so a resumed row continues its own stream.
+    """
+
+    row: int
+    request_id: str
+    sampling: SamplingParams
+    num_cached_tokens: int
+    page_ids: bytes
+
+
+class RowStep(Struct, frozen=True, kw_only=True):
+    """One row's work in a step: `num_new_tokens` tokens after its present length.
+
+    `token_ids` holds them while prefilling; empty means one decode token, the row's last sampled one. `page_ids`
+    are appended to the row's page table first. With `is_sampled` the last token's logits give a new token.
+    """
+
+    row: int
+    num_new_tokens: int
+    is_sampled: bool
+    token_ids: bytes = b""
+    page_ids: bytes = b""
+
+
+class StepPlan(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> runner: one step, as a delta: release rows, copy pages, admit rows, run `rows`, sample.
+
+    Steps are numbered consecutively from 0. A plan with no `rows` only releases.
+    """
+
+    step: int
+    released: tuple[int, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
+    admissions: tuple[Admission, ...] = ()
+    rows: tuple[RowStep, ...] = ()
+
+
+class Stop(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> runner: no plan follows; exit."""
+
+
+ToRunner = StepPlan | Stop
+
+
+# --- runner -> scheduler
+
+
+class Ready(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: weights are loaded, the KV pool stands, plans may come."""
+
+    num_pages: int
+    page_tokens: int
+    vocabulary: int
+    context_tokens: int
+    model_fingerprint: str
+
+
+class BrokenRow(Struct, frozen=True, kw_only=True):
+    """A row without usable logits in this step."""
+
+    row: int
+    message: str
+
+
+class StepResult(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: one step has retired.
+
+    `token_ids` (int32) and `logprobs` have one entry for each row of the plan with `is_sampled`, in plan order; the
+    entry of a row in `broken` means nothing, and a logprob entry is empty where none was asked. `elapsed_s` is from
+    taking the plan up to the result; `waited_s` is how long the runner had waited for the plan.
+    """
+
+    step: int
+    token_ids: bytes
+    logprobs: tuple[bytes, ...] = ()
+    broken: tuple[BrokenRow, ...] = ()
+    elapsed_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: the runner process lives, sent every second from a thread of its own."""
+
+    step: int
+
+
+class Fatal(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: the runner can't go on, and says why before it exits."""
+
+    message: str
+
+
+FromRunner = Ready | StepResult | Heartbeat | Fatal
+
+
+# --- codecs; tokenizers get one frame of many messages per step
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_to_scheduler = msgspec.msgpack.Decoder(ToScheduler).decode
+decode_to_tokenizer = msgspec.msgpack.Decoder(list[ToTokenizer]).decode
+decode_to_runner = msgspec.msgpack.Decoder(ToRunner).decode
+decode_from_runner = msgspec.msgpack.Decoder(FromRunner).decode
+
+
+def pack_logprobs(logprob: float, top: Iterable[tuple[int, float]] = ()) -> bytes:
+    """Pack the sampled token's logprob and (token id, logprob) pairs, most likely first."""
+    pairs = list(top)
+    ids = array("i", [token_id for token_id, _ in pairs])
+    logprobs = array("f", [value for _, value in pairs])
+    return array("f", [logprob]).tobytes() + ids.tobytes() + logprobs.tobytes()
+
+
+def unpack_logprobs(data: bytes) -> tuple[float, list[tuple[int, float]]]:
+    """Undo `pack_logprobs`."""
+    head = array("f")
+    head.frombytes(data[:4])
+    num_top = (len(data) - 4) // 8
+    ids = bytes_to_ids(data[4 : 4 + 4 * num_top])
+    logprobs = array("f")
+    logprobs.frombytes(data[4 + 4 * num_top :])
+    return head[0], list(zip(ids, logprobs.tolist(), strict=True))
