@@ -16,10 +16,10 @@ MAX_STOP_STRINGS = 32
 class SamplingParams(Struct, frozen=True, kw_only=True):
     """Sampling parameters of one request; `checked` says whether they make sense.
 
-    `top_k` None means all tokens; `seed` None means a random one, resolved before a request leaves the
-    tokenizer process; `max_new_tokens` None means as many as fit, resolved by the scheduler.
-    `num_top_logprobs` None means no logprobs, 0 the sampled token's only. Order of filters: temperature, then top_k, top_p and min_p, all
-    three on the same softmax ("joint").
+    `top_k` None means all tokens. `seed` None means a random one, resolved before a request leaves the tokenizer
+    process. `max_new_tokens` None means as many as fit, resolved by the scheduler. `num_top_logprobs` None means no
+    logprobs, 0 the sampled token's only. Order of filters: temperature, then top_k, top_p and min_p, all three on the
+    same softmax ("joint").
     """
 
     max_new_tokens: int | None = None
