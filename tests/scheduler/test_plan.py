@@ -37,7 +37,7 @@ def test_zero_new_tokens_computes_the_prompt_and_leaves_it_cached() -> None:
     harness.run()
     assert harness.terminal["a"].reason == "length"
     assert "a" not in harness.outputs
-    harness.submit("b", DOCUMENT[:40] + [1])
+    harness.submit("b", [*DOCUMENT[:40], 1])
     harness.run()
     assert harness.reuses["b"].cached_tokens == 40
 
@@ -58,7 +58,7 @@ def test_a_forked_page_is_copied_and_only_the_difference_is_computed() -> None:
     harness.submit("a", DOCUMENT[:48], max_new_tokens=1)
     harness.run()
     before = harness.runner.prefilled_tokens
-    forked = DOCUMENT[:45] + [49, 48]
+    forked = [*DOCUMENT[:45], 49, 48]
     harness.submit("b", forked)
     harness.run()
     assert harness.reuses["b"].cached_tokens == 45
@@ -79,7 +79,7 @@ def test_another_salt_finds_nothing_and_the_same_salt_finds_all() -> None:
 def test_simultaneous_questions_on_one_new_document_compute_it_once() -> None:
     harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=32, prefill_tokens=64))
     for i in range(16):
-        harness.submit(f"r{i}", DOCUMENT + [i, i + 1, i + 2])
+        harness.submit(f"r{i}", [*DOCUMENT, i, i + 1, i + 2])
     harness.run()
     assert harness.runner.prefilled_tokens <= len(DOCUMENT) + 16 * (3 + harness.state.cache.page_tokens)
 
@@ -87,7 +87,7 @@ def test_simultaneous_questions_on_one_new_document_compute_it_once() -> None:
 def test_followers_go_on_by_themselves_when_their_leader_is_cancelled() -> None:
     harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=32, prefill_tokens=64))
     for i in range(4):
-        harness.submit(f"r{i}", DOCUMENT + [i])
+        harness.submit(f"r{i}", [*DOCUMENT, i])
     harness.send_plan()
     (leader,) = harness.state.running
     harness.take(intake.cancel(harness.state, leader))
@@ -112,9 +112,9 @@ def test_a_decode_row_does_not_wait_for_a_long_prompt() -> None:
 
 def test_one_step_prefills_several_requests_and_the_one_with_least_left_goes_first() -> None:
     harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=8, prefill_tokens=100))
-    harness.submit("long", [1] + DOCUMENT[:300])
-    harness.submit("short", [2] + DOCUMENT[:20])
-    harness.submit("middle", [3] + DOCUMENT[:50])
+    harness.submit("long", [1, *DOCUMENT[:300]])
+    harness.submit("short", [2, *DOCUMENT[:20]])
+    harness.submit("middle", [3, *DOCUMENT[:50]])
     plan = harness.send_plan()
     assert plan is not None
     assert [step.num_new_tokens for step in plan.rows] == [21, 51, 28]
@@ -307,7 +307,7 @@ def test_a_result_out_of_step_is_an_error() -> None:
 def test_plans_are_deltas_a_decode_step_of_many_rows_is_a_few_bytes_a_row() -> None:
     harness = make_harness(num_pages=2000, config=SchedulerConfig(max_running=128))
     for i in range(128):
-        harness.submit(f"r{i}", [i % 50, i // 50] + DOCUMENT[:50], max_new_tokens=30)
+        harness.submit(f"r{i}", [i % 50, i // 50, *DOCUMENT[:50]], max_new_tokens=30)
     for _ in range(400):
         plan = harness.send_plan()
         if plan is not None and len(plan.rows) == 128 and not any(step.token_ids for step in plan.rows):
