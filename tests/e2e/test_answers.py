@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_stream_is_cumulative_and_each_network_line_is_one_data_line(shared_se
     assert all(line.startswith(b"data: ") for line in lines)
     assert lines[-1] == b"data: [DONE]"
     pieces = [json.loads(line[6:]) for line in lines[:-1]]
-    for earlier, later in zip(pieces, pieces[1:], strict=False):
+    for earlier, later in itertools.pairwise(pieces):
         assert later["text"].startswith(earlier["text"])
     whole = shared_server.generate("Count: one, two, three,", max_new_tokens=12)
     assert pieces[-1]["text"] == whole["text"]
