@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from radix.namespace import Namespace
 
+from radix.cache import Namespace
 from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong
 from wire.errors import Refused as RefusedError

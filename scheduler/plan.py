@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from radix.cache import OutOfPages
-
 from wire.messages import Admission, PageCopy, Reuse, RowStep, StepPlan, ids_to_bytes
 
 from .leave import retract

@@ -7,9 +7,8 @@ from typing import NewType
 
 import numpy as np
 import numpy.typing as npt
-from radix.cache import Lease
-from radix.namespace import Namespace
 
+from radix.cache import Lease, Namespace
 from wire.messages import Reuse
 from wire.sampling import SamplingParams
 

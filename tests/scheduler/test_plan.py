@@ -305,9 +305,9 @@ def test_a_result_out_of_step_is_an_error() -> None:
 
 
 def test_plans_are_deltas_a_decode_step_of_many_rows_is_a_few_bytes_a_row() -> None:
-    harness = make_harness(num_pages=2000, config=SchedulerConfig(max_running=128))
+    harness = make_harness(num_pages=9000, config=SchedulerConfig(max_running=128))
     for i in range(128):
-        harness.submit(f"r{i}", [i % 50, i // 50, *DOCUMENT[:50]], max_new_tokens=30)
+        harness.submit(f"r{i}", [i % 50, i // 50, *DOCUMENT[:50]], max_new_tokens=200)
     for _ in range(400):
         plan = harness.send_plan()
         if plan is not None and len(plan.rows) == 128 and not any(step.token_ids for step in plan.rows):
