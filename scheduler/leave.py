@@ -67,3 +67,20 @@ def end(
         reuse=request.reuse,
     )
     return Reply(request.client, done)
+
+
+def fail_stalled(state: State) -> list[Reply]:
+    """End the oldest waiting request when nothing runs and yet nothing could be admitted.
+
+    That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
+    what does not fit the whole pool.
+    """
+    if state.running or state.in_flight or not state.waiting:
+        return []
+    oldest = min(state.waiting.values(), key=lambda request: request.arrival)
+    cache = state.cache
+    message = (
+        f"{oldest.num_tokens} tokens don't fit into the {cache.free_pages + cache.evictable_pages} usable pages of"
+        f" {cache.page_tokens} tokens; {cache.quarantined_pages} pages are quarantined. Restart the server."
+    )
+    return [end(state, oldest, "broken", message=message)]

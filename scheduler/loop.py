@@ -15,6 +15,7 @@ from wire import messages
 from wire.messages import ControlReply, FromRunner, ToScheduler
 
 from . import intake
+from .leave import fail_stalled
 from .plan import plan
 from .request import ClientId
 from .settle import settle
@@ -76,6 +77,7 @@ class Loop:
         replies = self._take_results(began_s)
         replies += self._take_requests(began_s)
         self._fill_pipeline()
+        replies += fail_stalled(self.state)
         self._send(replies)
         self.busy_s += time.monotonic() - began_s
         if began_s >= self.next_stats_s:

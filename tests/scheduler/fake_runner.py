@@ -46,6 +46,7 @@ class FakeRunner:
     next_step: int = 0
     broken_rows: set[int] = field(default_factory=set)
     prefilled_tokens: int = 0
+    decoded_tokens: int = 0
     slots: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +74,7 @@ class FakeRunner:
                 assert step.num_new_tokens == 1
                 assert row.last_token is not None, "decode before a token was sampled"
                 token_ids = [row.last_token]
+                self.decoded_tokens += 1
             else:
                 self.prefilled_tokens += len(token_ids)
             assert len(token_ids) == step.num_new_tokens

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
+from scheduler.leave import fail_stalled
 from scheduler.plan import plan
 from scheduler.request import ClientId
 from scheduler.settle import settle
@@ -62,7 +63,10 @@ class Harness:
             while self.send_plan() is not None:
                 pass
             if not self.sent:
-                break
+                self.take(fail_stalled(self.state))
+                if not self.state.waiting:
+                    break
+                continue
             self.retire()
         assert not self.state.waiting, f"{len(self.state.waiting)} requests wait and no plan is made"
         assert not self.state.running

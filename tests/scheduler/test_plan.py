@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from radix.cache import Lease, OutOfPages, PageId, PrefixCache
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.settle import OutOfStep, settle
@@ -19,6 +21,50 @@ def test_a_request_is_prefilled_decoded_and_ended_once() -> None:
     harness.run()
     assert harness.outputs["a"] == expected_output(DOCUMENT[:10], max_new_tokens=5)
     assert harness.terminal["a"].reason == "length"
+    assert harness.runner.decoded_tokens == 4, "a known end costs no extra step"
+
+
+def test_only_pages_whose_step_has_retired_can_be_found() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=20))
+    harness.submit("a", DOCUMENT[:60])
+    namespace = harness.state.waiting["a"].namespace
+    document = np.array(DOCUMENT[:60], np.int32)
+    found = []
+    for _ in range(3):
+        harness.send_plan()
+        found.append(harness.state.cache.match(namespace, document))
+        harness.retire()
+    assert found == [0, 20, 40]
+
+
+def test_a_row_retracted_in_the_plan_that_admits_it_never_reaches_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=8))
+    harness.submit("old", DOCUMENT[:50])
+    harness.submit("young", [9] * 80)
+    extend = PrefixCache.extend
+    refusals = iter([True])
+
+    def extend_but_once(cache: PrefixCache, lease: Lease, num_tokens: int) -> list[PageId]:
+        if next(refusals, False):
+            raise OutOfPages(needed=1, available=0)
+        return extend(cache, lease, num_tokens)
+
+    monkeypatch.setattr(PrefixCache, "extend", extend_but_once)
+    plan = harness.send_plan()
+    assert plan is not None
+    assert [admission.request_id for admission in plan.admissions] == ["old"]
+    harness.run()
+    assert harness.outputs["young"] == expected_output([9] * 80, max_new_tokens=4)
+
+
+def test_a_request_that_no_longer_fits_a_pool_with_quarantined_pages_ends_with_an_error() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4)
+    harness.state.cache.pool.quarantine(PageId(0), "test")
+    harness.submit("a", [1] * 31, max_new_tokens=1)
+    harness.run()
+    ended = harness.terminal["a"]
+    assert ended.reason == "broken"
+    assert "quarantined" in ended.message
 
 
 def test_a_stop_token_ends_a_request_and_the_token_computed_beyond_it_is_dropped() -> None:

@@ -120,5 +120,5 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.harness.outputs.get(request_id, []) == wanted
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 test_scheduler_keeps_its_promises = SchedulerMachine.TestCase
