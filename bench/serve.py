@@ -72,7 +72,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
         scaling = "" if field in ("groups", "per_group") else "before scaling; "
         shape.add_argument(f"--{field.replace('_', '-')}", type=count, help=f"{scaling}default: {sizes}")
-    shape.add_argument("--answers", choices=("short", "long"), help="w6: 4 to 8 tokens, or 256 to 512 (default: short)")
+    shape.add_argument(
+        "--answers", choices=("short", "long"), help="w6: 4 to 8 tokens or 256 to 512, before scaling (default: short)"
+    )
     limits = parser.add_argument_group("pace and limits")
     pace = limits.add_mutually_exclusive_group()
     pace.add_argument("--closed", type=count, default=8, metavar="N", help="N conversations at a time (default: 8)")

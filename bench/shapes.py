@@ -77,7 +77,8 @@ def few_shot(size: Size, *, scale: float, seed: int) -> Workload:
     def question() -> str:
         return f"\n\nQuestion: {_words(draw, _scaled(size.question_tokens, scale) - 6)}.\nAnswer:"
 
-    return _grouped("w1", size, draw, prefix=prefix, question=question, output_tokens=size.output_tokens)
+    output_tokens = _scaled(size.output_tokens, scale)
+    return _grouped("w1", size, draw, prefix=prefix, question=question, output_tokens=output_tokens)
 
 
 def shared_prefix(size: Size, *, scale: float, seed: int) -> Workload:

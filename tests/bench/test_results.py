@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def test_a_result_file_says_what_was_measured_where_when_and_how(tmp_path: Path)
     assert record["figures"] == {"ttft_p50_ms": 12.5, "requests_ok_count": 3}
     assert record["command"] == "python -m bench.serve"
     assert datetime.fromisoformat(record["date"]).tzinfo is not None
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", record["commit"])
     assert "cores" in record["machine"]
     assert "GiB" in record["machine"]
 

@@ -82,7 +82,7 @@ def test_the_time_limit_ends_a_run_and_counts_what_was_not_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeOpenAI(trouble=dict.fromkeys(range(12), "hang"))
-    status, figures = _figures(fake, tmp_path, *SMALL, "--closed", "2", "--time-limit", "0.2")
+    status, figures = _figures(fake, tmp_path, *SMALL, "--closed", "2", "--time-limit", "0.5")
     assert status == 1
     assert figures["w9_requests_failed_count"] == 12
     assert "10 x time limit: " in capsys.readouterr().err
