@@ -38,7 +38,7 @@ test: check ## everything
 	$(BIN)/python -m pytest
 
 bench: setup-dev ## the load client against a server of the embedded model
-	$(BIN)/python bench/serve.py --launch
+	$(BIN)/python -m bench.serve --launch
 
 docs: setup-dev ## regenerate docs/flags.md and docs/messages.md
 	$(BIN)/python -m runtime.docs
