@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from radix.cache import Lease, Namespace, OutOfPages, PageId, PrefixCache
 from radix.tree import FORK_LOOK
@@ -61,9 +61,15 @@ def common(first: Tokens, second: Tokens) -> int:
     return run
 
 
-class CacheMachine(RuleBasedStateMachine):
-    requests = Bundle("requests")
+NAMESPACE = st.sampled_from(NAMESPACES)
+PICK = st.integers(0, 100)
+NUM_PAGES = st.integers(0, 4)
+OFF = st.sampled_from([-1, 0, 1, 2])
+TAIL = st.lists(st.integers(0, 2), max_size=20)
+has_requests = precondition(lambda self: self.live)
 
+
+class CacheMachine(RuleBasedStateMachine):
     @initialize(page_tokens=st.sampled_from([1, 4, 16]), num_pages=st.sampled_from([5, 12, 30, UNLIMITED_PAGES]))
     def start(self, page_tokens: int, num_pages: int) -> None:
         self.page_tokens = page_tokens
@@ -76,16 +82,68 @@ class CacheMachine(RuleBasedStateMachine):
 
     # --- rules
 
-    @rule(
-        target=requests,
-        namespace=st.sampled_from(NAMESPACES),
-        base=st.integers(0, 1000),
-        num_pages=st.integers(0, 4),
-        off=st.sampled_from([-1, 0, 1, 2]),
-        tail=st.lists(st.integers(0, 2), max_size=20),
-    )
-    def admit(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int]) -> Request:
-        known = self.seen[base % len(self.seen)]
+    @rule(namespace=NAMESPACE, base=PICK, num_pages=NUM_PAGES, off=OFF, tail=TAIL)
+    def admit(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int]) -> None:
+        self._admit(namespace, base, num_pages, off, tail)
+
+    @has_requests
+    @rule(pick=PICK)
+    def send_copy(self, pick: int) -> None:
+        self._send_copy(self._pick(pick))
+
+    @has_requests
+    @rule(pick=PICK, num_tokens=st.integers(1, 24), new=st.lists(st.integers(0, 2), max_size=6))
+    def compute(self, pick: int, num_tokens: int, new: list[int]) -> None:
+        self._compute(self._pick(pick), num_tokens, new)
+
+    @has_requests
+    @rule(pick=PICK)
+    def commit(self, pick: int) -> None:
+        self._commit(self._pick(pick))
+
+    @has_requests
+    @rule(pick=PICK, twice=st.booleans())
+    def release(self, pick: int, twice: bool) -> None:
+        self._release(self._pick(pick), twice)
+
+    @rule(namespace=NAMESPACE, base=PICK, num_pages=NUM_PAGES, off=OFF, tail=TAIL, twin=st.booleans())
+    def serve(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int], twin: bool) -> None:
+        requests = [self._admit(namespace, base, num_pages, off, tail)]
+        if twin:
+            requests.append(self._admit(namespace, base + 1, num_pages, off, tail))
+        for request in requests:
+            self._compute(request, len(request.tokens), [])
+            self.everything_is_accounted_for()
+        for request in requests:
+            self._commit(request)
+            self.everything_is_accounted_for()
+        for request in requests:
+            self._release(request, True)
+            self.everything_is_accounted_for()
+
+    @rule(chance=st.integers(0, 5))
+    def flush(self, chance: int) -> None:
+        if chance:
+            return
+        evictable, free = self.cache.evictable_pages, self.cache.free_pages
+        assert self.cache.flush() == evictable
+        assert (self.cache.free_pages, self.cache.evictable_pages) == (free + evictable, 0)
+        self.flushes += 1
+        self.naive = NaiveCache(self.page_tokens)
+
+    @rule(base=PICK, namespace=NAMESPACE)
+    def match_is_read_only(self, base: int, namespace: Namespace) -> None:
+        before = self._picture()
+        version = self.cache.version
+        self.cache.match(namespace, array(self.seen[base % len(self.seen)]))
+        self.cache.match_pages(namespace, array(self.seen[base % len(self.seen)]))
+        assert self._picture() == before
+        assert self.cache.version == version
+
+    # --- operations, with what each promises
+
+    def _admit(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int]) -> Request:
+        known = self.seen[-1 - base % len(self.seen)]
         tokens = known[: max(num_pages * self.page_tokens + off, 0)] + tuple(tail)
         tokens = tokens or (0,)
         ids = array(tokens)
@@ -109,9 +167,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.seen.append(tokens)
         return request
 
-    @rule(request=requests)
-    def send_copy(self, request: Request) -> None:
-        if request.is_copy_pending and not request.lease.is_released:
+    def _send_copy(self, request: Request) -> None:
+        if request.is_copy_pending:
             assert request.lease.copy is not None
             source, destination = request.lease.copy
             self.slots[destination] = list(self.slots[source])
@@ -119,11 +176,8 @@ class CacheMachine(RuleBasedStateMachine):
             request.is_copy_pending = False
             self.cache.copied(request.lease)
 
-    @rule(request=requests, num_tokens=st.integers(1, 24), new=st.lists(st.integers(0, 2), max_size=6))
-    def compute(self, request: Request, num_tokens: int, new: list[int]) -> None:
-        if request.lease.is_released:
-            return
-        self.send_copy(request)
+    def _compute(self, request: Request, num_tokens: int, new: list[int]) -> None:
+        self._send_copy(request)
         request.tokens += new
         end = min(request.computed + num_tokens, len(request.tokens))
         table = list(request.lease.page_ids)
@@ -147,17 +201,15 @@ class CacheMachine(RuleBasedStateMachine):
             self.slots[page][index % self.page_tokens] = (request.namespace, tuple(request.tokens[: index + 1]))
         request.computed = end
 
-    @rule(request=requests)
-    def commit(self, request: Request) -> None:
-        if request.lease.is_released or request.is_copy_pending:
+    def _commit(self, request: Request) -> None:
+        if request.is_copy_pending:
             return
         tokens = tuple(request.tokens[: request.computed])
         self.cache.commit(request.lease, array(tokens))
         if request.flushes == self.flushes:
             self.naive.commit(request.namespace, tokens)
 
-    @rule(request=consumes(requests), twice=st.booleans())
-    def release(self, request: Request, twice: bool) -> None:
+    def _release(self, request: Request, twice: bool) -> None:
         tokens = tuple(request.tokens[: request.computed])
         self.cache.release(request.lease, array(tokens))
         if twice:
@@ -168,32 +220,6 @@ class CacheMachine(RuleBasedStateMachine):
             self.naive.commit(request.namespace, tokens)
             if request.computed > request.lease.cached_tokens:
                 self.naive.tails.add((request.namespace, tokens))
-
-    @rule(target=requests, request=consumes(requests), namespace=st.sampled_from(NAMESPACES))
-    def finish_a_turn_and_ask_on(self, request: Request, namespace: Namespace) -> Request:
-        self.compute(request, 24, [1, 2])
-        self.release(request, False)
-        return self.admit(namespace, len(self.seen) - 1, 9, 0, [2, 1])
-
-    @precondition(lambda self: self.seen)
-    @rule(chance=st.integers(0, 5))
-    def flush(self, chance: int) -> None:
-        if chance:
-            return
-        evictable, free = self.cache.evictable_pages, self.cache.free_pages
-        assert self.cache.flush() == evictable
-        assert (self.cache.free_pages, self.cache.evictable_pages) == (free + evictable, 0)
-        self.flushes += 1
-        self.naive = NaiveCache(self.page_tokens)
-
-    @rule(base=st.integers(0, 1000), namespace=st.sampled_from(NAMESPACES))
-    def match_is_read_only(self, base: int, namespace: Namespace) -> None:
-        before = self._picture()
-        version = self.cache.version
-        self.cache.match(namespace, array(self.seen[base % len(self.seen)]))
-        self.cache.match_pages(namespace, array(self.seen[base % len(self.seen)]))
-        assert self._picture() == before
-        assert self.cache.version == version
 
     # --- what always holds
 
@@ -231,6 +257,9 @@ class CacheMachine(RuleBasedStateMachine):
                 stack += [(child, tokens) for child in node.children.values()]
 
     # --- helpers
+
+    def _pick(self, pick: int) -> Request:
+        return self.live[-1 - pick % len(self.live)]
 
     def _compare_with_naive(self, namespace: Namespace, tokens: Tokens, whole: int, matched: int) -> None:
         naive_whole, naive_matched, num_forks = self.naive.match(namespace, tokens)
