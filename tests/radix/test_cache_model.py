@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -283,9 +285,37 @@ def array(tokens: Tokens | list[int]) -> np.ndarray:
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestCacheAgainstNaiveModel = CacheMachine.TestCase
+
+
+@pytest.mark.parametrize("page_tokens", [1, 4, 16])
+@pytest.mark.parametrize("num_pages", [6, 14, 40, UNLIMITED_PAGES])
+def test_a_long_random_life_breaks_nothing(page_tokens: int, num_pages: int) -> None:
+    random = Random(page_tokens * num_pages)
+    machine = CacheMachine()
+    machine.start(page_tokens, num_pages)
+    for _ in range(100 if num_pages == UNLIMITED_PAGES else 600):
+        operation = random.choice(["admit", "compute", "compute", "commit", "release", "serve", "serve", "flush"])
+        pick, namespace = random.randrange(20), random.choice(NAMESPACES)
+        tail = random.choices([0, 1, 2], k=random.randrange(12))
+        shape = (namespace, pick, random.randrange(5), random.choice([-1, 0, 1, 2]), tail)
+        if operation == "admit" and len(machine.live) < 6:
+            machine.admit(*shape)
+        elif operation == "serve":
+            machine.serve(*shape, twin=random.random() < 0.5)
+        elif operation == "flush":
+            machine.flush(random.randrange(30))
+        elif machine.live and operation == "compute":
+            machine.compute(pick, random.randrange(1, 25), tail[:4])
+        elif machine.live and operation == "commit":
+            machine.commit(pick)
+        elif machine.live and operation == "release":
+            machine.release(pick, twice=True)
+        machine.everything_is_accounted_for()
+        machine.every_leased_page_holds_what_the_request_believes()
+        machine.every_cached_page_holds_what_its_key_says()
