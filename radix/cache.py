@@ -138,7 +138,9 @@ class PrefixCache:
             self.copied(lease)
         depth = lease.position.depth
         first = depth // self.page_tokens
-        pages = self._owned_run(lease.page_ids[first : num_tokens // self.page_tokens])
+        pages = lease.page_ids[first : num_tokens // self.page_tokens]
+        # A page that was set aside must not enter, and so nothing below it.
+        del pages[self.pool.leading(pages, Owner.REQUEST) :]
         if not pages:
             return
         query = token_bytes(token_ids[depth : depth + len(pages) * self.page_tokens])
@@ -213,13 +215,6 @@ class PrefixCache:
         if shortfall > 0:
             self.evicted_pages_total += self.tree.evict(shortfall)
         return self.pool.allocate(num_pages)
-
-    def _owned_run(self, pages: list[PageId]) -> list[PageId]:
-        """The pages up to the first that the ledger doesn't give to a request (it was quarantined)."""
-        for index, page in enumerate(pages):
-            if self.pool.owner_of(page) != Owner.REQUEST:
-                return pages[:index]
-        return pages
 
     def _keep_donor(self, lease: Lease, token_ids: np.ndarray) -> bool:
         depth = lease.position.depth

@@ -70,6 +70,11 @@ class PagePool:
         """Look up the owner of one page."""
         return Owner(self._owners[page])
 
+    def leading(self, pages: Sequence[PageId], owner: Owner) -> int:
+        """Count the pages before the first that `owner` does not hold."""
+        owners = bytes(map(self._owners.__getitem__, pages))
+        return len(owners) - len(owners.lstrip(bytes((owner,))))
+
     def events_of(self, page: PageId) -> list[str]:
         """List what the shared ring still holds about one page, oldest first, as `serial:event`."""
         return [f"{serial}:{event}" for serial, event, pages in self._events if page in pages]
@@ -123,18 +128,23 @@ class PagePool:
     def _move(self, pages: Sequence[PageId], source: Owner, target: Owner, event: str) -> list[PageId]:
         if not pages:
             return []
-        owners = self._owners
-        moved = []
-        for page in pages:
-            if owners[page] == source:
-                owners[page] = target
-                moved.append(page)
-            elif owners[page] != Owner.QUARANTINED:
-                self.quarantine(page, f"{event}, but its owner is not {source.name.lower()}")
+        moved = list(pages) if self.leading(pages, source) == len(pages) else self._sift(pages, source, event)
+        owners, owner = self._owners, int(target)
+        for page in moved:
+            owners[page] = owner
         self._counts[source] -= len(moved)
         self._counts[target] += len(moved)
         self._record(event, tuple(pages))
         return moved
+
+    def _sift(self, pages: Sequence[PageId], source: Owner, event: str) -> list[PageId]:
+        rightful = []
+        for page in pages:
+            if self._owners[page] == source:
+                rightful.append(page)
+            elif self._owners[page] != Owner.QUARANTINED:
+                self.quarantine(page, f"{event}, but its owner is not {source.name.lower()}")
+        return rightful
 
     def _record(self, event: str, pages: Sequence[PageId]) -> None:
         self._events.append((self._num_events, event, pages))
