@@ -53,11 +53,13 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     model_config = read_model_config(Path(launch.model_config))
     context_tokens = _context_tokens(config, model_config)
     dtype = resolve_dtype(config.dtype)
-    torch.set_num_threads(config.threads or usable_cores())
     _check_weights_fit(model_config, dtype)
 
     model = make_model(model_config, dtype)
+    # Pieces of a tensor are too small to share among threads.
+    torch.set_num_threads(1)
     load_weights(model, path, on_progress)
+    torch.set_num_threads(config.threads or usable_cores())
     load_s = time.monotonic() - started
 
     spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)

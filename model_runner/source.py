@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-CHUNK_ELEMENTS = 4 << 20
-"""Elements converted at a time, so that no whole tensor is held beside its destination."""
+CHUNK_ELEMENTS = 1 << 17
+"""Elements converted at a time: no whole tensor is held beside its destination, and a piece fits a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
