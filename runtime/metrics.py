@@ -23,6 +23,13 @@ _TTFT_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40,
 _INTER_TOKEN_S = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 2, 4, 8)
 _END_TO_END_S = (0.1, 0.2, 0.4, 0.8, 1, 2, 5, 10, 20, 40, 60, 100, 200, 400, 800, 1200, 2400)
 
+_NAMES = {
+    "num_running": "running_requests",
+    "num_waiting": "waiting_requests",
+    "num_pages": "pages",
+    "max_running": "max_running_requests",
+}
+
 _HELP = {
     "prompt_tokens_total": "Prompt tokens at first scheduling, all of them: the denominator of the hit rate.",
     "cached_tokens_total": "Those of the prompt tokens that were found cached at first scheduling.",
@@ -93,7 +100,7 @@ class Metrics:
 
 
 class _StatsCollector(Collector):
-    """Every number in `Stats` as `axil_<its name>`."""
+    """Every number in `Stats` as a series."""
 
     def __init__(self, stats: Callable[[], Stats], model_name: str) -> None:
         self._stats = stats
@@ -105,11 +112,11 @@ class _StatsCollector(Collector):
                 continue
             text = _HELP.get(name, f"The scheduler's {name.removesuffix('_total').replace('_', ' ')}.")
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            metric = family(f"axil_{_in_seconds(name)}", text, labels=["model_name"])
+            metric = family(_series(name), text, labels=["model_name"])
             metric.add_metric(self._labels, value)
             yield metric
 
 
-def _in_seconds(name: str) -> str:
-    """Prometheus spells its units out."""
-    return re.sub(r"_s(_total)?$", r"_seconds\1", name)
+def _series(name: str) -> str:
+    """A figure's name for Prometheus, which spells units out and puts what is counted last."""
+    return "axil_" + re.sub(r"_s(_total)?$", r"_seconds\1", _NAMES.get(name, name))

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 4096
 FLUSH_S = 1.0
-"""How long answers may take to leave when the process has to go."""
+"""How long answers may take to leave when the process has to go; half of it for those that end by themselves."""
 
 
 def main() -> int:
@@ -97,7 +97,7 @@ async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket)
     assert isinstance(link, zmq.asyncio.Socket)
     client = SchedulerClient(link)
     front = build_front(launch, client)
-    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S)
+    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S / 2)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     notices: asyncio.Queue[Notice] = asyncio.Queue()

@@ -152,7 +152,11 @@ class FakeScheduler:
 
     async def send(self, *messages: ToTokenizer) -> None:
         """One frame to the tokenizer."""
-        await self._socket.send_multipart([self._peer, encode(messages)])
+        await self.send_raw(encode(messages))
+
+    async def send_raw(self, frame: bytes) -> None:
+        """One frame that may be anything."""
+        await self._socket.send_multipart([self._peer, frame])
 
     async def _take(self, message: ToScheduler) -> None:
         match message:

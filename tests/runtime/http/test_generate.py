@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import aiohttp
@@ -62,7 +63,7 @@ async def test_a_stream_is_cumulative_and_each_frame_one_data_line(server: Serve
     frames = await _stream(http, text="x")
     texts = [frame["text"] for frame in frames]
     assert texts[-1] == "hello world"
-    assert all(after.startswith(before) for before, after in zip(texts, texts[1:], strict=False))
+    assert all(after.startswith(before) for before, after in itertools.pairwise(texts))
     assert frames[0]["meta_info"]["finish_reason"] is None
     assert frames[-1]["meta_info"]["finish_reason"]["type"] == "length"
     assert frames[-1]["output_ids"] == text_ids("hello world")
