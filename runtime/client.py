@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal, Protocol, assert_never
 
 from wire.errors import BY_CODE, AxilError, Broken, DuplicateId, Unavailable
@@ -36,12 +36,12 @@ MakeError = Callable[[], AxilError]
 
 
 class FrameSocket(Protocol):
-    """What the client needs of a DEALER socket; `zmq.asyncio.Socket` is one."""
+    """What the client needs of a DEALER socket; `Link` is one."""
 
-    def send(self, data: bytes, /) -> Awaitable[object]:
+    def send(self, data: bytes, /) -> None:
         """Queue one frame; never waits."""
 
-    def recv(self) -> Awaitable[bytes]:
+    async def recv(self) -> bytes:
         """The next frame."""
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import uvloop
 import zmq
-import zmq.asyncio
 from aiohttp import web
 
 from wire import log as wire_log
@@ -29,6 +28,7 @@ from .config import HttpConfig, TokenizerLaunch
 from .generation import Generator
 from .http.app import build_app
 from .http.front import Front
+from .link import Link
 from .metrics import Metrics
 from .text.template import ChatTemplate, load_template
 from .text.tokenizer import ModelFiles, Tokenizer
@@ -91,10 +91,9 @@ def _why_not_bound(config: HttpConfig, error: OSError) -> str:
 
 
 async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket) -> int:
-    context = zmq.asyncio.Context()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     identity = f"tokenizer-{secrets.token_hex(8)}".encode()
-    link = connected(context, zmq.DEALER, Endpoints(launch.run_dir).requests, identity=identity)
-    assert isinstance(link, zmq.asyncio.Socket)
+    link = Link(connected(context, zmq.DEALER, Endpoints(launch.run_dir).requests, identity=identity))
     client = SchedulerClient(link)
     front = build_front(launch, client)
     runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S / 2)

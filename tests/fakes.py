@@ -19,6 +19,7 @@ from runtime.client import SchedulerClient
 from runtime.config import HttpConfig, TokenizerLaunch
 from runtime.http.app import build_app
 from runtime.http.front import Front
+from runtime.link import Link
 from runtime.process import build_front
 from wire.messages import (
     Cancel,
@@ -39,6 +40,7 @@ from wire.messages import (
     ids_to_bytes,
     pack_logprobs,
 )
+from wire.sockets import connected
 
 VOCABULARY = 259
 BOS, EOS, END_OF_TURN = 256, 257, 258
@@ -238,10 +240,8 @@ async def running_server(
     scheduler = FakeScheduler(address)
     scheduler.is_ready = is_ready
     answering = asyncio.create_task(scheduler.run())
-    context = zmq.asyncio.Context()
-    link = context.socket(zmq.DEALER)
-    link.setsockopt(zmq.LINGER, 0)
-    link.connect(address)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    link = Link(connected(context, zmq.DEALER, address))
     client = SchedulerClient(link)
     receiving = asyncio.create_task(client.receive())
     launch = TokenizerLaunch(
