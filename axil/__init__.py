@@ -1,8 +1,8 @@
 """axil, a serving runtime for large language models: the public face."""
 
-from .origin import check_origins
+from . import origin as _origin
 
-check_origins()
+_origin.check_origins()
 
 __version__ = "0.1.0"
 
