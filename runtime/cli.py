@@ -16,6 +16,7 @@ from .errors import BadModel
 
 _USAGE = 2
 _FAILED = 1
+_INTERRUPTED = 130
 
 
 def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
@@ -26,7 +27,7 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
     try:
         return _fetch_demo() if args.command == "fetch-demo" else _serve(args, version, modules)
     except KeyboardInterrupt:
-        return 0  # asked to stop before anything was started
+        return 0 if args.command == "serve" else _INTERRUPTED  # no process was started yet
 
 
 def build_parser(version: str) -> argparse.ArgumentParser:

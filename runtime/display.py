@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 from wire.child import Failed, Progress, Started
 
+from .launch import progress_text
 from .part import Said
 
 log = logging.getLogger(__name__)
@@ -28,11 +30,13 @@ class Display:
 
     def line(self, text: str) -> None:
         """Write one line of a part, above the bar if there is one."""
-        if self._bar is None:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-        else:
-            self._bar.write(text, file=sys.stderr)
+        bar = self._bar
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more, but the parts must be able to go on writing
+            if bar is None:
+                sys.stderr.write(text + "\n")
+                sys.stderr.flush()
+            else:
+                bar.write(text, file=sys.stderr)
 
     def said(self, said: Said) -> None:
         """Show a part's status; a failure is left to the one who reports it."""
@@ -72,14 +76,9 @@ class Display:
 
     def _log_progress(self, part: str, progress: Progress) -> None:
         now = time.monotonic()
-        if not progress.total:
-            log.info("%s: %s", part, progress.what)
-        elif now - self._logged_at >= _LOG_EVERY_S:
+        if not progress.total or now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
-            share = 100 * progress.done // progress.total
-            log.info(
-                "%s: %s %d of %d %s (%d%%)", part, progress.what, progress.done, progress.total, progress.unit, share
-            )
+            log.info("%s: %s", part, progress_text(progress))
 
 
 def address(host: str, port: int) -> str:

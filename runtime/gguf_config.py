@@ -42,8 +42,10 @@ def config_from_gguf(header: GgufHeader, path: Path) -> dict[str, Any]:
 
     if get("expert_count", 0):
         raise BadModel(f"{path} is a mixture of experts, which axil does not know yet. Choose a dense model.")
-    if "token_embd.weight" not in header.tensors:
-        raise BadModel(f"{path} has no tensor token_embd.weight; is it one part of a split model? Merge the parts.")
+    if metadata.get("split.count", 1) > 1 or "token_embd.weight" not in header.tensors:
+        raise BadModel(
+            f"{path} is one part of a split model; merge the parts with llama.cpp's llama-gguf-split --merge"
+        )
     hidden_size, num_heads = get("embedding_length"), get("attention.head_count")
     theta = float(get("rope.freq_base", 10000.0))
     config: dict[str, Any] = {

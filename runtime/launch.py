@@ -141,7 +141,7 @@ def wait_until_started(
                     case Started():
                         facts[part] = status.facts
                     case Progress():
-                        doing[part] = f"{status.what} {status.done} of {status.total} {status.unit}".rstrip()
+                        doing[part] = progress_text(status)
     return facts
 
 
@@ -186,8 +186,17 @@ def stop_after_death(launch: Launch, died: Died) -> None:
 def describe(died: Died) -> str:
     """What to say of a death: who, how, its last words, and what to do."""
     if died.exit_status == "killed by SIGKILL":
-        advice = "Nobody else kills so but the kernel when memory runs out: lower --mem-fraction or --max-total-tokens."
+        advice = "So the kernel ends processes when memory runs out: lower --mem-fraction or --max-total-tokens."
     else:
         advice = "If its last words do not tell what to change, start again with AXIL_LOG=DEBUG."
     words = "".join(f"\n  | {line}" for line in died.last_words.splitlines()) or " none"
     return f"the {died.part} died ({died.exit_status}). {advice} Its last words:{words}"
+
+
+def progress_text(progress: Progress) -> str:
+    """What a part is doing and how far it is; bytes are given in MB."""
+    if not progress.total:
+        return progress.what
+    percent = 100 * progress.done // progress.total
+    scale, unit = (10**6, "MB") if progress.unit == "B" else (1, progress.unit)
+    return f"{progress.what} {progress.done // scale} of {progress.total // scale} {unit}".rstrip() + f" ({percent}%)"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from model_runner.config import RunnerLaunch
 from scheduler.config import SchedulerLaunch
@@ -104,11 +105,12 @@ def _watch(launch: Launch) -> int:
 
 
 def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], *, elapsed_s: float) -> None:
-    url = address(config.http.host, int(facts["tokenizer"].get("port", config.http.port)))
+    port = urlsplit(str(facts["tokenizer"]["address"])).port or config.http.port
+    url = address(config.http.host, port)
     name = _model_name(config, files)
     is_chat = config.http.chat_template is not None or _has_chat_template(files.tokenizer_dir)
-    print(f"axil serves {name} at {url} (ready after {elapsed_s:.1f} s)")
-    print(curl(url, model=name, is_chat=is_chat, has_key=config.http.api_key is not None), flush=True)
+    command = curl(url, model=name, is_chat=is_chat, has_key=config.http.api_key is not None)
+    print(f"axil serves {name} at {url} (ready after {elapsed_s:.1f} s)\n{command}", flush=True)
 
 
 @contextmanager

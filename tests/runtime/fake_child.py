@@ -41,7 +41,8 @@ def main() -> None:
     child.watch(on_notice, run_dir=config["run_dir"])
     print(f"{role} says hello", flush=True)
     child.tell(Progress(what="loading weights", done=272, total=272, unit="tensors"))
-    child.tell(Started(facts={"pid": os.getpid()}))
+    address = {"address": "http://127.0.0.1:31000"} if role == "tokenizer" else {}
+    child.tell(Started(facts={"pid": os.getpid(), **address}))
     is_over.wait()
     record(f"{role} exits")
     sys.stdout.flush()

@@ -98,11 +98,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_start_shows_the_address_and_one_command_to_paste_and_sigterm_leaves_nothing(start: Start) -> None:
-    axil = start("--port", "31234", "--served-model-name", "it's")
+    axil = start("--port", "0", "--served-model-name", "it's")
     pids = axil.wait_ready()
-    assert len(re.findall(r"http://127\.0\.0\.1:31234 ", axil.output)) == 1
+    assert len(re.findall(r"http://127\.0\.0\.1:31000 ", axil.output)) == 1
     words = shlex.split(axil.wait_for(r"\n(curl .*)\n")[1])
-    assert words[:2] == ["curl", "http://127.0.0.1:31234/v1/completions"]
+    assert words[:2] == ["curl", "http://127.0.0.1:31000/v1/completions"]
     assert '"model": "it\'s"' in words[-1]
     assert "WITHOUT" not in axil.output
     before = time.monotonic()
@@ -212,7 +212,7 @@ def test_listening_beyond_this_machine_without_a_key_is_warned_about(start: Star
     axil = start("--host", "0.0.0.0")
     axil.wait_ready()
     assert re.search(r"WARNING .*0\.0\.0\.0 WITHOUT --api-key", axil.output)
-    assert "http://127.0.0.1:30000 " in axil.output
+    assert "http://127.0.0.1:31000 " in axil.output
 
 
 def test_with_a_key_nothing_is_warned_about_and_the_key_is_not_shown(start: Start) -> None:
