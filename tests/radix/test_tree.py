@@ -107,7 +107,7 @@ def test_a_donor_stays_when_a_page_enters_that_only_begins_alike() -> None:
 
 def test_a_copy_pins_one_page_of_its_source_not_the_branch() -> None:
     cache = PrefixCache(num_pages=20, page_tokens=4)
-    serve(cache, range(0, 16))
+    serve(cache, range(16))
     lease = cache.lease(CHAT, ids([0, 1, 50]), max_reuse_tokens=2)
     assert lease.copy is not None
     assert cache.evictable_pages == 3
