@@ -161,7 +161,7 @@ class RadixTree:
         return True
 
     def touch(self, node: Node) -> None:
-        """Make `node` the most recently used; its ancestors count as used when it was."""
+        """Make `node` the most recently used. Its ancestors need no touch, since they can't go before it."""
         node.last_used = self._tick()
 
     def _append(self, node: Node, key: bytes, pages: Sequence[PageId]) -> Node:
@@ -322,12 +322,11 @@ class RadixTree:
         return freed
 
     def _remove(self, node: Node) -> None:
-        """Take a leaf without pins out of the tree; its parent inherits its recency."""
+        """Take a leaf without pins out of the tree."""
         parent = node.parent
         assert parent is not None
         self._unlink(node)
         node.pages = []
-        parent.last_used = max(parent.last_used, node.last_used)
         self.queue.add(parent)
         self._drop_root_if_empty(parent)
 

@@ -87,6 +87,16 @@ def test_the_source_of_a_copy_stays_until_the_copy_was_sent() -> None:
     cache.check()
 
 
+def test_a_tail_that_is_being_copied_stays_when_a_page_that_goes_on_from_it_enters(cache: PrefixCache) -> None:
+    serve(cache, range(2))
+    copying = cache.lease(CHAT, ids([0, 1, 50]), max_reuse_tokens=2)
+    assert copying.copy is not None
+    serve(cache, range(4))
+    assert cache.pool.owner_of(copying.copy[0]) == Owner.TREE
+    cache.copied(copying)
+    cache.check()
+
+
 def test_without_a_page_for_the_copy_whole_pages_are_reused_all_the_same() -> None:
     cache = PrefixCache(num_pages=3, page_tokens=4)
     serve(cache, range(8))
@@ -109,6 +119,20 @@ def test_own_pages_counts_what_a_retraction_would_give_back(cache: PrefixCache) 
     assert cache.free_pages + cache.evictable_pages == free + evictable + 3
     assert lease.own_pages == 0
     assert sharing.own_pages == 2 + 1
+
+
+def test_own_pages_ends_where_another_lease_ends_and_counts_nothing_above(cache: PrefixCache) -> None:
+    serve(cache, [*range(8), *range(20, 28)])
+    serve(cache, [*range(8), *range(30, 38)])
+    lease = start(cache, [*range(8), *range(20, 28), 60])
+    other = cache.lease(CHAT, ids([*range(8), *range(20, 28)]), max_reuse_tokens=12)
+    above = cache.lease(CHAT, ids(range(9)), max_reuse_tokens=8)
+    assert (lease.own_pages, above.own_pages) == (2, 0)
+    cache.release(above, ids(range(8)))
+    free, evictable = cache.free_pages, cache.evictable_pages
+    cache.release(lease, ids([*range(8), *range(20, 28)]))
+    assert cache.free_pages + cache.evictable_pages == free + evictable + 2
+    assert other.own_pages == 3
 
 
 def test_a_flush_frees_what_nobody_leases_and_the_rest_with_its_last_lease(cache: PrefixCache) -> None:
@@ -174,6 +198,18 @@ def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(ca
     assert cache.free_pages + cache.cached_pages == 14
     serve(cache, range(16))
     assert cache.match(CHAT, ids(range(16))) == 16
+
+
+def test_nothing_enters_from_an_own_page_on_that_was_set_aside(cache: PrefixCache) -> None:
+    lease = start(cache, range(16))
+    cache.pool._owners[lease.page_ids[1]] = Owner.FREE
+    assert cache.audit() == 1
+    cache.commit(lease, ids(range(16)))
+    cache.check()
+    assert cache.match(CHAT, ids(range(16))) == 4
+    cache.release(lease, ids(range(16)))
+    cache.check()
+    assert (cache.free_pages, cache.cached_pages, cache.quarantined_pages) == (14, 1, 1)
 
 
 def test_a_page_that_nobody_holds_is_set_aside(cache: PrefixCache) -> None:

@@ -285,7 +285,7 @@ def array(tokens: Tokens | list[int]) -> np.ndarray:
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
@@ -299,7 +299,7 @@ def test_a_long_random_life_breaks_nothing(page_tokens: int, num_pages: int) -> 
     random = Random(page_tokens * num_pages)
     machine = CacheMachine()
     machine.start(page_tokens, num_pages)
-    for _ in range(100 if num_pages == UNLIMITED_PAGES else 600):
+    for _ in range(60 if num_pages == UNLIMITED_PAGES else 600):
         operation = random.choice(["admit", "compute", "compute", "commit", "release", "serve", "serve", "flush"])
         pick, namespace = random.randrange(20), random.choice(NAMESPACES)
         tail = random.choices([0, 1, 2], k=random.randrange(12))

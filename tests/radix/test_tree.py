@@ -98,6 +98,21 @@ def test_a_donor_makes_way_for_the_page_that_goes_on_from_it() -> None:
     assert cache.cached_pages == 2, "a tail that a whole page begins with is of no use"
 
 
+def test_a_donor_stays_when_a_page_enters_that_only_begins_alike() -> None:
+    cache = PrefixCache(num_pages=10, page_tokens=4)
+    serve(cache, [1, 2, 3])
+    serve(cache, [1, 2, 8, 9])
+    assert cache.match(CHAT, ids([1, 2, 3, 4])) == 3
+
+
+def test_a_copy_pins_one_page_of_its_source_not_the_branch() -> None:
+    cache = PrefixCache(num_pages=20, page_tokens=4)
+    serve(cache, range(16))
+    lease = cache.lease(CHAT, ids([0, 1, 50]), max_reuse_tokens=2)
+    assert lease.copy is not None
+    assert cache.evictable_pages == 3
+
+
 def test_a_donor_that_ends_inside_an_edge_hangs_at_a_split() -> None:
     cache = PrefixCache(num_pages=10, page_tokens=4)
     serve(cache, range(12))
