@@ -50,6 +50,10 @@ class Output:
     logprobs: list[float] = field(default_factory=list)
     broken: bool = False
 
+    def first(self, num_tokens: int) -> Output:
+        """The output as it was after `num_tokens`."""
+        return replace(self, token_ids=self.token_ids[:num_tokens], logprobs=self.logprobs[:num_tokens])
+
 
 class Bed:
     """Runs prompts to a fixed number of tokens; pages are given out in a scattered order and never given back."""

@@ -19,13 +19,10 @@ NUM_TOKENS = 64
 
 @pytest.fixture(scope="module")
 def prompts(embedded: Decoder) -> list[list[int]]:
-    """Text that the model wrote itself, of 8 to 65 tokens."""
-    starts = [greedy([1, 4093, 198, 1000 + 37 * i]) for i in range(NUM_PROMPTS)]
-    texts = Bed(embedded).generate(starts, 61)
-    return [
-        [*start.token_ids, *text.token_ids][: 8 + 3 * i]
-        for i, (start, text) in enumerate(zip(starts, texts, strict=True))
-    ]
+    """Pieces of 8 to 65 tokens of a text that the model wrote itself."""
+    start = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+    (text,) = Bed(embedded).generate([greedy(start)], 90)
+    return [[*start, *text.token_ids][2 * i : 5 * i + 8] for i in range(NUM_PROMPTS)]
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +57,15 @@ def test_a_prompt_alone_gives_what_it_gives_in_a_batch(
     embedded: Decoder, prompts: list[list[int]], batch: list[Output]
 ) -> None:
     for i in (0, 11):
-        (alone,) = Bed(embedded).generate([greedy(prompts[i])], NUM_TOKENS)
-        assert_same(alone, batch[i])
+        (alone,) = Bed(embedded).generate([greedy(prompts[i])], 16)
+        assert_same(alone, batch[i].first(16))
 
 
 def test_a_long_prompt_among_others_gives_what_it_gives_alone(
     embedded: Decoder, long_prompt: list[int], prompts: list[list[int]], whole: Output
 ) -> None:
     others = [greedy(prompt) for prompt in prompts[:15]]
-    assert_same(Bed(embedded).generate([*others, greedy(long_prompt)], 16)[-1], whole)
+    assert_same(Bed(embedded).generate([*others, greedy(long_prompt)], 8)[-1], whole.first(8))
 
 
 def test_a_prompt_in_chunks_gives_what_it_gives_in_one_piece(
