@@ -7,28 +7,29 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 import msgspec
 import zmq
 
 from wire import log as process_log
-from wire.child import Child, Failed, LauncherGone, Notice, PeerDied, Progress, Shutdown, Started, adopt
+from wire.child import Failed, LauncherGone, Notice, PeerDied, Progress, Shutdown, Started, adopt
 from wire.messages import Fatal, Heartbeat, StepPlan, Stop, decode_to_runner, encode
 from wire.sockets import Endpoints, connected
 
 from .attention.torch_backend import TorchStep
 from .config import RunnerLaunch
 from .errors import StartError
-from .load import Loaded, load
+from .load import load
 from .runner import Runner
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+LAST_WORDS_MS = 1000
+"""How long the last message may take to leave."""
 
 
 def main() -> None:
@@ -36,46 +37,47 @@ def main() -> None:
     launch, child = adopt(RunnerLaunch, is_killed_with_launcher=True)
     process_log.configure("runner")
     child.watch(_end_at_once, run_dir=launch.run_dir)
-    loaded = _load_or_exit(launch, child)
+    try:
+        loaded = load(
+            launch, lambda done, total: child.tell(Progress(what="weights", done=done, total=total, unit="B"))
+        )
+    except Exception as error:
+        child.tell(Failed(message=_why_it_failed(error)))
+        _exit(1)
     context = zmq.Context[Any]()
     endpoints = Endpoints(launch.run_dir)
     plans = connected(context, zmq.PULL, endpoints.plans)
     results = connected(context, zmq.PUSH, endpoints.results)
     results.send(encode(loaded.ready))
-    threading.Thread(
-        target=_beat, args=(connected(context, zmq.PUSH, endpoints.results), loaded.runner), daemon=True
-    ).start()
+    threading.Thread(target=_beat, args=(endpoints, loaded.runner), name="heartbeat", daemon=True).start()
     child.tell(Started(facts=loaded.facts))
     log.info("ready %s", " ".join(f"{key}={value}" for key, value in loaded.facts.items()))
     try:
         _serve(loaded.runner, plans, results)
     except Exception as error:
         log.exception("fatal step=%d", loaded.runner.num_steps)
-        results.setsockopt(zmq.LINGER, 1000)
         results.send(encode(Fatal(message=f"the model runner failed: {error or type(error).__name__}")))
-        results.close()
+        plans.close()
+        results.close(linger=LAST_WORDS_MS)
         context.term()
-        sys.exit(1)
+        _exit(1)
     log.info("stop steps=%d", loaded.runner.num_steps)
+    _exit(os.EX_OK)
 
 
-def _load_or_exit(launch: RunnerLaunch, child: Child) -> Loaded:
-    def tell_progress(done: int, total: int) -> None:
-        child.tell(Progress(what="weights", done=done, total=total, unit="B"))
-
-    try:
-        return load(launch, tell_progress)
-    except (StartError, ValueError, OSError) as error:
-        message = str(error)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
-            raise
+def _why_it_failed(error: Exception) -> str:
+    """The sentence for the operator; a traceback goes to the log only where the cause is not known."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         message = (
             "out of memory while loading the model; use --dtype bfloat16, a lower --mem-fraction or a smaller model"
         )
+    elif isinstance(error, StartError | ValueError | OSError):
+        message = str(error)
+    else:
+        log.exception("failed to start")
+        return f"the model runner failed to start: {type(error).__name__}: {error}"
     log.error("failed to start: %s", message)
-    child.tell(Failed(message=message))
-    sys.exit(1)
+    return message
 
 
 def _serve(runner: Runner[TorchStep], plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:
@@ -96,10 +98,18 @@ def _serve(runner: Runner[TorchStep], plans: zmq.Socket[Any], results: zmq.Socke
         results.send(encode(msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=waited_s)))
 
 
-def _beat(results: zmq.Socket[Any], runner: Runner[TorchStep]) -> None:
+def _beat(endpoints: Endpoints, runner: Runner[TorchStep]) -> None:
+    """Say every second that the process lives, over a context of its own so that the other one can be ended."""
+    results = connected(zmq.Context[Any](), zmq.PUSH, endpoints.results)
     while True:
         results.send(encode(Heartbeat(step=runner.num_steps)))
-        threading.Event().wait(HEARTBEAT_S)
+        time.sleep(HEARTBEAT_S)
+
+
+def _exit(status: int) -> NoReturn:
+    """End without the interpreter's shutdown, which aborts while the lifeline's thread reads standard input."""
+    logging.shutdown()
+    os._exit(status)
 
 
 def _end_at_once(notice: Notice) -> None:
@@ -112,7 +122,7 @@ def _end_at_once(notice: Notice) -> None:
         case _:
             assert_never(notice)
     log.info("ending because of %s", type(notice).__name__)
-    os._exit(status)
+    _exit(status)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""A test bed: a runner with pages to give out, driven with plans as the scheduler drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from model_runner.attention.torch_backend import TorchAttention, TorchStep
+from model_runner.batch import build_batch
+from model_runner.load import attention_spec
+from model_runner.models.decoder import Decoder
+from model_runner.rows import RowTable
+from model_runner.runner import Runner
+from wire.messages import (
+    Admission,
+    PageCopy,
+    RowStep,
+    StepPlan,
+    StepResult,
+    bytes_to_ids,
+    ids_to_bytes,
+    unpack_logprobs,
+)
+from wire.sampling import SamplingParams
+
+TOLERANCE = 1e-4
+"""How far logprobs of the same tokens may lie apart in float32. Kernels with one order of sums make it zero."""
+
+GREEDY = SamplingParams(temperature=0.0, num_top_logprobs=0, seed=0)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What one row starts from; `pages` hold KV of the first `num_cached_tokens` tokens."""
+
+    token_ids: Sequence[int]
+    params: SamplingParams = GREEDY
+    pages: tuple[int, ...] = ()
+    num_cached_tokens: int = 0
+
+
+@dataclass
+class Output:
+    """What one row gave, and the pages that hold its KV."""
+
+    pages: tuple[int, ...]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    broken: bool = False
+
+    def first(self, num_tokens: int) -> Output:
+        """The output as it was after `num_tokens`."""
+        return replace(self, token_ids=self.token_ids[:num_tokens], logprobs=self.logprobs[:num_tokens])
+
+
+class Bed:
+    """Runs prompts to a fixed number of tokens; pages are given out in a scattered order and never given back."""
+
+    def __init__(self, model: Decoder, *, num_pages: int = 256, page_tokens: int = 16) -> None:
+        self.model = model
+        self.page_tokens = page_tokens
+        backend = TorchAttention(attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens))
+        self.pool = backend.make_kv_pool(num_pages)
+        self.runner: Runner[TorchStep] = Runner(model, backend, self.pool)
+        order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1))
+        self.free_pages: list[int] = order.tolist()
+        self._step = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run a plan under the next step number."""
+        plan = StepPlan(
+            step=self._step, released=plan.released, copies=plan.copies, admissions=plan.admissions, rows=plan.rows
+        )
+        self._step += 1
+        return self.runner.execute(plan)
+
+    def copy_page(self, source: int, destination: int) -> None:
+        """Copy one page."""
+        self.execute(StepPlan(step=0, copies=(PageCopy(source=source, destination=destination),)))
+
+    def all_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits behind every token of a prompt computed in one piece."""
+        table = RowTable(num_pages=self.pool.num_pages, page_tokens=self.page_tokens)
+        pages = ids_to_bytes(range(-(-len(token_ids) // self.page_tokens)))
+        table.admit(Admission(row=0, request_id="", sampling=GREEDY, num_cached_tokens=0, page_ids=pages))
+        step = RowStep(row=0, num_new_tokens=len(token_ids), is_sampled=True, token_ids=ids_to_bytes(token_ids))
+        batch = build_batch(table, [step], vocabulary=self.model.config.vocabulary)
+        return self.model.logits(self.runner.forward(batch))
+
+    def generate(self, prompts: Sequence[Prompt], num_tokens: int, *, chunk_tokens: int | None = None) -> list[Output]:
+        """Prefill all prompts together, `chunk_tokens` a step each, then decode them together."""
+        outputs = []
+        admissions = []
+        for row, prompt in enumerate(prompts):
+            num_pages = -(-(len(prompt.token_ids) + num_tokens) // self.page_tokens) - len(prompt.pages)
+            pages = (*prompt.pages, *(self.free_pages.pop() for _ in range(num_pages)))
+            outputs.append(Output(pages=pages))
+            admissions.append(
+                Admission(
+                    row=row,
+                    request_id=str(row),
+                    sampling=prompt.params,
+                    num_cached_tokens=prompt.num_cached_tokens,
+                    page_ids=ids_to_bytes(pages),
+                )
+            )
+        self.execute(StepPlan(step=0, admissions=tuple(admissions)))
+        done = [prompt.num_cached_tokens for prompt in prompts]
+        while any(len(output.token_ids) < num_tokens for output in outputs):
+            steps = []
+            for row, prompt in enumerate(prompts):
+                left = len(prompt.token_ids) - done[row]
+                if left > 0:
+                    count = min(left, chunk_tokens or left)
+                    chunk = prompt.token_ids[done[row] : done[row] + count]
+                    steps.append(
+                        RowStep(row=row, num_new_tokens=count, is_sampled=count == left, token_ids=ids_to_bytes(chunk))
+                    )
+                    done[row] += count
+                elif len(outputs[row].token_ids) < num_tokens:
+                    steps.append(RowStep(row=row, num_new_tokens=1, is_sampled=True))
+            self._take(self.execute(StepPlan(step=0, rows=tuple(steps))), steps, outputs)
+        self.execute(StepPlan(step=0, released=tuple(range(len(prompts)))))
+        return outputs
+
+    def _take(self, result: StepResult, steps: Sequence[RowStep], outputs: Sequence[Output]) -> None:
+        rows = [step.row for step in steps if step.is_sampled]
+        broken = {one.row for one in result.broken}
+        for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), result.logprobs, strict=True):
+            outputs[row].token_ids.append(token_id)
+            outputs[row].broken |= row in broken
+            if entry:
+                outputs[row].logprobs.append(unpack_logprobs(entry)[0])
+
+
+def greedy(token_ids: Sequence[int], **changes: object) -> Prompt:
+    """A prompt with greedy sampling and logprobs."""
+    return replace(Prompt(token_ids), **changes)  # type: ignore[arg-type]
+
+
+def assert_same(one: Output, other: Output) -> None:
+    """The same tokens, with logprobs within `TOLERANCE`."""
+    assert one.token_ids == other.token_ids
+    distances = [abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)]
+    assert max(distances) <= TOLERANCE

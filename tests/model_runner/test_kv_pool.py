@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from model_runner.errors import StartError
+from model_runner.kv_pool import MIN_AUTO_PAGES, choose_num_pages
+
+GIB = 1 << 30
+
+
+def _choose(*, free_bytes: int, max_total_tokens: int | None = None, mem_fraction: float = 0.5) -> int:
+    return choose_num_pages(
+        page_tokens=16,
+        token_bytes=1024,
+        free_bytes=free_bytes,
+        max_total_tokens=max_total_tokens,
+        mem_fraction=mem_fraction,
+    )
+
+
+def test_auto_takes_the_fraction_of_free_memory() -> None:
+    assert _choose(free_bytes=GIB, mem_fraction=0.25) == GIB // 4 // (16 * 1024)
+
+
+def test_a_token_count_is_rounded_down_to_whole_pages() -> None:
+    assert _choose(free_bytes=GIB, max_total_tokens=1000) == 62
+
+
+def test_a_count_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(StartError, match="--max-total-tokens") as caught:
+        _choose(free_bytes=GIB, max_total_tokens=2_000_000)
+    works = re.search(r"to at most (\d+)", str(caught.value))
+    assert works is not None
+    assert _choose(free_bytes=GIB, max_total_tokens=int(works[1])) > 50_000
+
+
+def test_a_fraction_that_is_too_small_is_refused_with_one_that_is_not() -> None:
+    free = 100 * MIN_AUTO_PAGES * 16 * 1024
+    with pytest.raises(StartError, match="--mem-fraction") as caught:
+        _choose(free_bytes=free, mem_fraction=0.001)
+    works = re.search(r"raise --mem-fraction to ([\d.]+)", str(caught.value))
+    assert works is not None
+    assert _choose(free_bytes=free, mem_fraction=float(works[1])) >= MIN_AUTO_PAGES
+
+
+def test_too_little_memory_for_any_fraction_says_how_much_is_needed() -> None:
+    with pytest.raises(StartError, match="smaller model"):
+        _choose(free_bytes=MIN_AUTO_PAGES * 1024)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from model_runner.errors import FatalError
+from model_runner.models.decoder import Decoder
+from wire.messages import Admission, PageCopy, RowStep, StepPlan, bytes_to_ids, ids_to_bytes
+from wire.sampling import SamplingParams
+
+from .bed import GREEDY, Bed, Prompt, assert_same, greedy
+
+PROMPT = [5, 9, 13, 17, 21, 25]
+
+
+def _admission(row: int = 0, *, num_cached_tokens: int = 0, pages: tuple[int, ...] = (0, 1)) -> Admission:
+    return Admission(
+        row=row,
+        request_id="request",
+        sampling=GREEDY,
+        num_cached_tokens=num_cached_tokens,
+        page_ids=ids_to_bytes(pages),
+    )
+
+
+def _prefill(row: int = 0, *, token_ids: list[int] = PROMPT, page_ids: bytes = b"") -> RowStep:
+    return RowStep(
+        row=row,
+        num_new_tokens=len(token_ids),
+        is_sampled=True,
+        token_ids=ids_to_bytes(token_ids),
+        page_ids=page_ids,
+    )
+
+
+def test_a_row_may_be_released_and_given_to_another_request_in_one_plan(tiny: Decoder) -> None:
+    bed = Bed(tiny)
+    first = bed.execute(StepPlan(step=0, admissions=(_admission(),), rows=(_prefill(),)))
+    again = bed.execute(StepPlan(step=0, released=(0,), admissions=(_admission(pages=(7,)),), rows=(_prefill(),)))
+    assert first.token_ids == again.token_ids
+    assert len(bytes_to_ids(first.token_ids)) == 1
+
+
+def test_pages_that_come_with_a_step_extend_the_row(tiny: Decoder) -> None:
+    bed = Bed(tiny, page_tokens=4)
+    bed.execute(StepPlan(step=0, admissions=(_admission(pages=(3,)),)))
+    steps = [_prefill(page_ids=ids_to_bytes([9]))]
+    steps += [RowStep(row=0, num_new_tokens=1, is_sampled=True, page_ids=ids_to_bytes([11 + i])) for i in range(8)]
+    token_ids = [bytes_to_ids(bed.execute(StepPlan(step=0, rows=(step,))).token_ids)[0] for step in steps]
+    assert token_ids == Bed(tiny).generate([greedy(PROMPT)], 9)[0].token_ids
+
+
+def test_a_chunk_that_is_not_sampled_gives_no_token(tiny: Decoder) -> None:
+    step = RowStep(row=0, num_new_tokens=3, is_sampled=False, token_ids=ids_to_bytes([1, 2, 3]))
+    result = Bed(tiny).execute(StepPlan(step=0, admissions=(_admission(),), rows=(step,)))
+    assert (result.token_ids, result.logprobs) == (b"", ())
+
+
+def test_a_resumed_row_goes_on_with_its_own_random_numbers(tiny: Decoder) -> None:
+    params = SamplingParams(seed=11, temperature=1.5)
+    (whole,) = Bed(tiny).generate([Prompt(PROMPT, params)], 12)
+    (resumed,) = Bed(tiny).generate([Prompt([*PROMPT, *whole.token_ids[:5]], params)], 7)
+    assert resumed.token_ids == whole.token_ids[5:]
+
+
+def test_sampled_text_does_not_depend_on_the_batch(tiny: Decoder) -> None:
+    prompts = [Prompt([3 + i] * (4 + i), SamplingParams(seed=i, temperature=1.2, top_p=0.9)) for i in range(16)]
+    together = Bed(tiny).generate(prompts, 12)
+    assert len({tuple(output.token_ids) for output in together}) > 8
+    for i in (0, 7, 15):
+        assert Bed(tiny).generate(prompts[i : i + 1], 12)[0].token_ids == together[i].token_ids
+
+
+def test_a_request_with_bad_logits_breaks_and_neither_its_neighbours_nor_its_pages_do(tiny: Decoder) -> None:
+    poison = 198
+    bed = Bed(tiny, num_pages=12)
+    before = tiny.embedding[poison].clone()
+    expected = Bed(tiny).generate([greedy(PROMPT)], 6)[0]
+    tiny.embedding[poison] = float("nan")
+    try:
+        poisoned, healthy = bed.generate([greedy([poison, 1, 2]), greedy(PROMPT)], 6)
+        assert poisoned.broken
+        assert not healthy.broken
+        assert_same(healthy, expected)
+        bed.free_pages = [*poisoned.pages]
+        assert_same(bed.generate([greedy(PROMPT)], 6)[0], expected)
+    finally:
+        tiny.embedding[poison] = before
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (StepPlan(step=0, released=(3,)), "row 3 is released but not live"),
+        (StepPlan(step=0, rows=(_prefill(5),)), r"runs rows \[5\], live are \[0\]"),
+        (StepPlan(step=0, admissions=(_admission(0),)), "row 0 is admitted but already live"),
+        (StepPlan(step=0, admissions=(_admission(1, num_cached_tokens=99),)), "too few pages"),
+        (StepPlan(step=0, admissions=(_admission(1, pages=(999,)),)), "outside of the pool"),
+        (StepPlan(step=0, copies=(PageCopy(source=0, destination=999),)), "outside of the pool"),
+        (StepPlan(step=0, rows=(_prefill(token_ids=[1] * 33),)), "lack pages"),
+        (StepPlan(step=0, rows=(_prefill(token_ids=[199]),)), "outside of the vocabulary"),
+        (StepPlan(step=0, rows=(_prefill(), _prefill())), "runs rows"),
+        (StepPlan(step=0, rows=(RowStep(row=0, num_new_tokens=2, is_sampled=True),)), "without their ids"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_rows_is_fatal(plan: StepPlan, sentence: str, tiny: Decoder) -> None:
+    bed = Bed(tiny)
+    bed.execute(StepPlan(step=0, admissions=(_admission(),)))
+    with pytest.raises(FatalError, match=sentence):
+        bed.execute(plan)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_repeated_or_skipped_step_is_fatal(step: int, tiny: Decoder) -> None:
+    bed = Bed(tiny)
+    bed.runner.execute(StepPlan(step=0))
+    with pytest.raises(FatalError, match=f"step {step} came where step 1 was due"):
+        bed.runner.execute(StepPlan(step=step))
+
+
+def test_many_rows_and_long_page_tables_fit(tiny: Decoder) -> None:
+    prompts = [greedy(torch.arange(1 + i, 80 + i).remainder(199).tolist()) for i in range(40)]
+    outputs = Bed(tiny, num_pages=1000, page_tokens=4).generate(prompts, 3)
+    assert_same(Bed(tiny, page_tokens=4).generate(prompts[37:38], 3)[0], outputs[37])

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_runner.attention.backend import AttentionSpec
+from model_runner.attention.torch_backend import TorchAttention
+from model_runner.batch import build_batch
+from model_runner.rows import RowTable
+from wire.messages import Admission, RowStep, ids_to_bytes
+from wire.sampling import SamplingParams
+
+K, G, H = 2, 3, 8
+VOCABULARY = 10
+
+lengths = st.tuples(
+    st.one_of(st.integers(0, 40), st.sampled_from([15, 16, 17, 255, 256, 257, 511, 512, 513])),
+    st.one_of(st.just(1), st.integers(2, 40), st.sampled_from([256, 300])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    page_tokens=st.sampled_from([1, 4, 16, 48]),
+    rows=st.lists(lengths, min_size=1, max_size=4),
+    seed=st.integers(0, 2**31),
+)
+def test_paged_attention_equals_dense_attention_for_any_page_table(
+    page_tokens: int, rows: list[tuple[int, int]], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    num_pages = [-(-(prefix + extend) // page_tokens) for prefix, extend in rows]
+    order = torch.randperm(sum(num_pages) + 3, generator=generator)
+    backend = TorchAttention(_spec(page_tokens))
+    pool = backend.make_kv_pool(len(order))
+    for tensor in (*pool.keys, *pool.values):
+        tensor[: pool.num_pages] = float("nan")  # what nobody has stored must not be read
+    table = RowTable(num_pages=len(order), page_tokens=page_tokens)
+    steps, dense_k, dense_v = [], [], []
+    for row, (prefix, extend) in enumerate(rows):
+        pages, order = order[: num_pages[row]], order[num_pages[row] :]
+        k, v = torch.randn(2, prefix + extend, K, H, generator=generator)
+        slots = (pages[:, None] * page_tokens + torch.arange(page_tokens)).flatten()[: prefix + extend]
+        pool.store(0, slots[:prefix], k[:prefix], v[:prefix])
+        table.admit(_admission(row, prefix, pages.tolist()))
+        ids = ids_to_bytes([1] * extend)
+        steps.append(RowStep(row=row, num_new_tokens=extend, is_sampled=True, token_ids=ids))
+        dense_k.append(k)
+        dense_v.append(v)
+    batch = build_batch(table, steps, vocabulary=VOCABULARY)
+    q = torch.randn(batch.num_tokens, K * G, H, generator=generator)
+    new_k = torch.cat([k[prefix:] for k, (prefix, _) in zip(dense_k, rows, strict=True)])
+    new_v = torch.cat([v[prefix:] for v, (prefix, _) in zip(dense_v, rows, strict=True)])
+    out = torch.full_like(q, float("nan"))
+    backend.forward(0, q, new_k, new_v, backend.begin_step(batch), out)
+    for row, (prefix, extend) in enumerate(rows):
+        own = slice(batch.qo_indptr[row], batch.qo_indptr[row + 1])
+        mask = torch.ones(extend, prefix + extend, dtype=torch.bool).tril(diagonal=prefix)
+        expected = F.scaled_dot_product_attention(
+            q[own].transpose(0, 1),
+            dense_k[row].transpose(0, 1),
+            dense_v[row].transpose(0, 1),
+            attn_mask=mask,
+            enable_gqa=True,
+        )
+        assert torch.allclose(out[own], expected.transpose(0, 1), atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("num_others", [0, 5])
+def test_a_decode_row_gets_the_same_bits_whoever_shares_the_batch(num_others: int) -> None:
+    results = []
+    for others in (0, num_others):
+        generator = torch.Generator().manual_seed(0)
+        backend = TorchAttention(_spec(16))
+        pool = backend.make_kv_pool(500)
+        for tensor in (*pool.keys, *pool.values):
+            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        table = RowTable(num_pages=500, page_tokens=16)
+        for row in range(others + 1):
+            table.admit(_admission(row, 600 + 30 * row, range(70 * row, 70 * row + 70)))
+        steps = [RowStep(row=row, num_new_tokens=1, is_sampled=True) for row in range(others + 1)]
+        batch = build_batch(table, steps, vocabulary=VOCABULARY)
+        q = torch.randn(6, K * G, H, generator=generator)[: others + 1]
+        k, v = torch.randn(2, 6, K, H, generator=generator)[:, : others + 1]
+        results.append(backend.forward(0, q, k, v, backend.begin_step(batch), torch.empty_like(q))[0])
+    assert torch.equal(results[0], results[1])
+
+
+def test_pages_are_copied_as_they_were_before_the_step() -> None:
+    pool = TorchAttention(_spec(4)).make_kv_pool(4)
+    for tensor in (*pool.keys, *pool.values):
+        tensor[:4] = torch.arange(4.0)[:, None, None, None]
+    pool.copy_pages(torch.tensor([0, 1]), torch.tensor([1, 2]))
+    for tensor in (*pool.keys, *pool.values):
+        assert tensor[:4, 0, 0, 0].tolist() == [0, 0, 1, 3]
+
+
+def _spec(page_tokens: int) -> AttentionSpec:
+    return AttentionSpec(
+        num_layers=1,
+        num_heads=K * G,
+        num_kv_heads=K,
+        head_dim=H,
+        scale=H**-0.5,
+        dtype=torch.float32,
+        page_tokens=page_tokens,
+    )
+
+
+def _admission(row: int, num_cached_tokens: int, pages: list[int] | range) -> Admission:
+    return Admission(
+        row=row,
+        request_id=str(row),
+        sampling=SamplingParams(),
+        num_cached_tokens=num_cached_tokens,
+        page_ids=ids_to_bytes(np.asarray(pages).tolist()),
+    )
