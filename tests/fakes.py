@@ -98,7 +98,7 @@ class Script:
 class FakeScheduler:
     """Speaks the scheduler's side of the socket, in this event loop, and notes every message it gets.
 
-    `script` is a function of the submitted request.
+    `script` is a function of the submitted request. With `holds_ends` a request that is left gets no `Done`.
     """
 
     def __init__(self, address: str) -> None:
@@ -121,6 +121,7 @@ class FakeScheduler:
             cached_tokens_total=40,
         )
         self.is_ready = True
+        self.holds_ends = False
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -168,7 +169,8 @@ class FakeScheduler:
                 task = self._tasks.pop(message.request_id, None)
                 if task is not None and not task.done():
                     task.cancel()
-                    await self.send(Done(request_id=message.request_id, reason="cancelled"))
+                    if not self.holds_ends:
+                        await self.send(Done(request_id=message.request_id, reason="cancelled"))
             case Control(action="abort"):
                 wanted = [message.request_id] if message.request_id is not None else [*self._tasks]
                 going = [name for name in wanted if name in self._tasks and not self._tasks[name].done()]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import aiohttp
 import pytest
@@ -64,14 +65,15 @@ async def test_others_are_served_while_a_long_prompt_is_tokenised(
     server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = server.front.generator.tokenizer
-    encode, begun, ended = tokenizer.encode, threading.Event(), threading.Event()
+    encode, begun, times = tokenizer.encode, threading.Event(), []
 
     def watched(text: str, *, add_special_tokens: bool) -> list[int]:
         if len(text) < 1000:
             return encode(text, add_special_tokens=add_special_tokens)
+        times.append(time.monotonic())
         begun.set()
         token_ids = encode(text, add_special_tokens=add_special_tokens)
-        ended.set()
+        times.append(time.monotonic())
         return token_ids
 
     monkeypatch.setattr(tokenizer, "encode", watched)
@@ -79,6 +81,24 @@ async def test_others_are_served_while_a_long_prompt_is_tokenised(
     await asyncio.to_thread(begun.wait, 5)
     async with http.post("/generate", json={"text": "x", "rid": "short"}) as response:
         assert (await response.json())["text"] == "hello world"
-    assert begun.is_set()
-    assert not ended.is_set()
+    served_at = time.monotonic()
     (await long).close()
+    begun_at, ended_at = times
+    assert served_at - begun_at < (ended_at - begun_at) / 2
+
+
+async def test_an_id_that_was_left_is_used_again_only_after_the_scheduler_has_ended_it(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.holds_ends = True
+    body = {"text": "x", "rid": "s", "sampling_params": {"stop": "hello"}}
+    async with http.post("/generate", json=body) as response:
+        assert response.status == 200
+    again = asyncio.create_task(http.post("/generate", json=body))
+    async with http.post("/generate", json={"text": "x", "rid": "other"}) as response:
+        assert response.status == 200
+    submitted = [message.request_id for message in server.scheduler.received if isinstance(message, Submit)]
+    assert submitted == ["s", "other"]
+    await server.scheduler.send(Done(request_id="s", reason="stop"))
+    async with await again as response:
+        assert (await response.json())["meta_info"]["finish_reason"]["matched"] == "hello"
