@@ -25,7 +25,7 @@ from wire.sockets import Endpoints, connected
 
 from .client import SchedulerClient
 from .config import HttpConfig, TokenizerLaunch
-from .generation import Generator
+from .generator import Generator
 from .http.app import build_app
 from .http.front import Front
 from .link import Link
