@@ -224,6 +224,16 @@ async def test_a_model_without_template_says_what_to_do(tmp_path: Path) -> None:
         assert "--chat-template" in (await response.json())["error"]["message"]
 
 
+async def test_a_beginning_of_sequence_token_is_written_once(tmp_path: Path) -> None:
+    async with running_server(tmp_path, adds_bos=True) as server, aiohttp.ClientSession(server.url) as http:
+        bodies = [("/v1/chat/completions", {"messages": USER}), ("/v1/completions", {"prompt": "x"})]
+        for path, body in [*bodies, ("/generate", {"text": "x"})]:
+            async with http.post(path, json=body) as response:
+                assert response.status == 200
+        prompts = [submitted_ids(message) for message in server.scheduler.received if isinstance(message, Submit)]
+        assert [prompt.count(BOS) for prompt in prompts] == [1, 1, 1]
+
+
 async def test_what_a_template_refuses_is_a_400_and_hurts_nobody(tmp_path: Path) -> None:
     strict = "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + CHAT_TEMPLATE
     async with running_server(tmp_path, chat_template=strict) as server, aiohttp.ClientSession(server.url) as http:
