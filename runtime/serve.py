@@ -1,0 +1,153 @@
+"""`axil serve`: from a configuration to a running server, and back to nothing. Knows no protocol and no model."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import logging
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from model_runner.config import RunnerLaunch
+from scheduler.config import SchedulerLaunch
+
+from .config import MODULES, ServerConfig, TokenizerLaunch
+from .display import Display, address, curl
+from .launch import (
+    Facts,
+    Launch,
+    StopAsked,
+    describe,
+    stop_after_death,
+    stop_in_order,
+    wait_for_end,
+    wait_until_started,
+)
+from .model_files import ModelFiles, resolve_model
+from .part import Part
+from .run_dir import run_directory
+
+log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KILLED_BY_CTRL_C = 130
+
+
+def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
+    """Serve until somebody asks to stop or a part dies; returns the exit status.
+
+    Raises:
+        BadModel: the model's files are not there or not usable.
+        StartFailed: a part could not start; everything has been stopped.
+    """
+    started_at = time.monotonic()
+    files = resolve_model(config.model)
+    for warning in files.warnings:
+        log.warning("%s", warning)
+    if not _is_loopback(config.http.host) and config.http.api_key is None:
+        log.warning("listening on %s WITHOUT --api-key: whoever reaches it can use the model", config.http.host)
+    display = Display()
+    with run_directory() as run_dir:
+        launch = Launch(server_parts(config, files, run_dir, version=version, modules=modules), forward=display.line)
+        with _asking_on_signals(launch):
+            try:
+                launch.start()
+                started = wait_until_started(launch, within_s=config.launch.start_timeout, on_said=display.said)
+                if isinstance(started, StopAsked):
+                    log.info("%s while starting: stopping", started.why)
+                    return 0
+                _announce(config, files, started, elapsed_s=time.monotonic() - started_at)
+                return _watch(launch)
+            finally:
+                display.close()
+                launch.kill()
+
+
+def server_parts(
+    config: ServerConfig, files: ModelFiles, run_dir: Path, *, version: str, modules: Mapping[str, str]
+) -> tuple[Part, ...]:
+    """The processes of a server, the one that clients talk to first."""
+    model_path = str(files.weights)
+    tokenizer = TokenizerLaunch(
+        run_dir=str(run_dir),
+        tokenizer_dir=str(files.tokenizer_dir),
+        model_path=model_path,
+        model_name=_model_name(config, files),
+        config=config.http,
+        server_info={"version": version, "model_path": model_path, **_settings(config)},
+    )
+    runner = RunnerLaunch(
+        run_dir=str(run_dir), weights=model_path, model_config=str(files.model_config), config=config.runner
+    )
+    scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler)
+    configs = {"tokenizer": tokenizer, "scheduler": scheduler, "model runner": runner}
+    return tuple(Part(name=name, module=modules[name], config=configs[name]) for name in configs)
+
+
+def _watch(launch: Launch) -> int:
+    end = wait_for_end(launch)
+    if isinstance(end, StopAsked):
+        log.info("%s: finishing open requests, then stopping; once more stops at once", end.why)
+        if stop_in_order(launch):
+            log.info("stopped")
+            return 0
+        log.warning("stopped at once")
+        return _KILLED_BY_CTRL_C
+    log.error("%s", describe(end))
+    stop_after_death(launch, end)
+    log.error("stopped, because the %s died (%s)", end.part, end.exit_status)
+    return 1
+
+
+def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], *, elapsed_s: float) -> None:
+    port = urlsplit(str(facts["tokenizer"]["address"])).port or config.http.port
+    url = address(config.http.host, port)
+    name = _model_name(config, files)
+    is_chat = config.http.chat_template is not None or _has_chat_template(files.tokenizer_dir)
+    command = curl(url, model=name, is_chat=is_chat, has_key=config.http.api_key is not None)
+    print(f"axil serves {name} at {url} (ready after {elapsed_s:.1f} s)\n{command}", flush=True)
+
+
+@contextmanager
+def _asking_on_signals(launch: Launch) -> Iterator[None]:
+    """Turn the signals that end a program into a wish to stop."""
+    before = {
+        number: signal.signal(number, lambda received, _: launch.ask_to_stop(signal.Signals(received).name))
+        for number in _SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _model_name(config: ServerConfig, files: ModelFiles) -> str:
+    return config.http.served_model_name or files.name
+
+
+def _settings(config: ServerConfig) -> dict[str, str | int | float | bool | None]:
+    """Every setting but the secret one."""
+    sections = (config.http, config.scheduler, config.runner, config.launch)
+    merged = {name: value for section in sections for name, value in dataclasses.asdict(section).items()}
+    del merged["api_key"]
+    return merged
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _has_chat_template(tokenizer_dir: Path) -> bool:
+    if (tokenizer_dir / "chat_template.jinja").is_file():
+        return True
+    path = tokenizer_dir / "tokenizer_config.json"
+    return path.is_file() and bool(json.loads(path.read_text("utf-8")).get("chat_template"))

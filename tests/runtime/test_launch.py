@@ -1,0 +1,177 @@
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.launch import (
+    Launch,
+    StartFailed,
+    StopAsked,
+    describe,
+    stop_after_death,
+    stop_in_order,
+    wait_for_end,
+    wait_until_started,
+)
+from runtime.part import Died, Part, Said
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = ("tokenizer", "scheduler", "model_runner")
+
+MakeLaunch = Callable[..., Launch]
+
+
+class Lines(list[str]):
+    """What the children wrote."""
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def make_launch(tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLaunch]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FAKE_RECORD", str(tmp_path / "record"))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    launches: list[Launch] = []
+
+    def make(**behaviours: str) -> Launch:
+        parts = [
+            Part(
+                name=name,
+                module="tests.runtime.fake_child",
+                config={"role": name, "behaviour": behaviours.get(name, "ok"), "run_dir": str(run_dir)},
+            )
+            for name in NAMES
+        ]
+        launch = Launch(parts, forward=lines.append)
+        launches.append(launch)
+        launch.start()
+        return launch
+
+    yield make
+    for launch in launches:
+        launch.kill()
+
+
+def started(launch: Launch, *, within_s: float = 60) -> dict[str, int]:
+    facts = wait_until_started(launch, within_s=within_s, on_said=lambda said: None)
+    assert isinstance(facts, dict)
+    return {name: int(facts[name]["pid"]) for name in facts}
+
+
+def records(tmp_path: Path) -> list[str]:
+    return (tmp_path / "record").read_text().splitlines()
+
+
+def test_all_parts_start_and_their_facts_and_lines_arrive(make_launch: MakeLaunch, lines: Lines) -> None:
+    said: list[Said] = []
+    launch = make_launch()
+    facts = wait_until_started(launch, within_s=60, on_said=said.append)
+    assert isinstance(facts, dict)
+    assert facts.keys() == set(NAMES)
+    assert all(isinstance(facts[name]["pid"], int) for name in NAMES)
+    assert {event.part for event in said} == set(NAMES)
+    launch.kill()
+    assert sorted(lines) == sorted(f"{name} says hello" for name in NAMES)
+
+
+def test_a_stop_goes_to_the_front_first_and_to_the_others_when_it_has_gone(
+    make_launch: MakeLaunch, tmp_path: Path
+) -> None:
+    launch = make_launch()
+    started(launch)
+    assert stop_in_order(launch)
+    assert not launch.living
+    assert records(tmp_path)[:2] == ["tokenizer Shutdown", "tokenizer exits"]
+    assert sorted(records(tmp_path)[2:]) == sorted(
+        f"{name} {does}" for name in ("scheduler", "model_runner") for does in ("Shutdown", "exits")
+    )
+
+
+def test_parts_that_ignore_a_stop_are_killed_when_the_grace_is_over(make_launch: MakeLaunch) -> None:
+    launch = make_launch(tokenizer="deaf", model_runner="deaf")
+    pids = started(launch)
+    before = time.monotonic()
+    assert stop_in_order(launch, grace_s=0.1)
+    assert time.monotonic() - before < 5
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_second_wish_to_stop_kills_at_once(make_launch: MakeLaunch) -> None:
+    launch = make_launch(tokenizer="deaf")
+    pids = started(launch)
+    launch.ask_to_stop("again")
+    before = time.monotonic()
+    assert not stop_in_order(launch, grace_s=60)
+    assert time.monotonic() - before < 5
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_wish_to_stop_ends_the_start(make_launch: MakeLaunch) -> None:
+    launch = make_launch(model_runner="hang")
+    launch.ask_to_stop("SIGTERM")
+    assert wait_until_started(launch, within_s=60, on_said=lambda said: None) == StopAsked(why="SIGTERM")
+    launch.kill()
+    assert not launch.living
+
+
+def test_a_part_that_fails_ends_the_start_with_its_own_message(make_launch: MakeLaunch) -> None:
+    launch = make_launch(tokenizer="fail", model_runner="hang")
+    with pytest.raises(StartFailed, match=r"the tokenizer could not start: port 30000 is taken; .* --port"):
+        started(launch)
+
+
+def test_a_part_that_dies_at_the_start_is_named_with_exit_status_and_last_words(make_launch: MakeLaunch) -> None:
+    launch = make_launch(scheduler="die", model_runner="hang")
+    with pytest.raises(StartFailed, match=r"(?s)the scheduler died \(exit status 3\).*\| my last words"):
+        started(launch)
+
+
+def test_a_part_that_is_not_ready_in_time_is_named_with_what_it_was_doing(make_launch: MakeLaunch) -> None:
+    launch = make_launch(model_runner="hang")
+    with pytest.raises(StartFailed, match=r"after 2 s: .*the model_runner \(.*--start-timeout"):
+        started(launch, within_s=2)
+
+
+def test_a_status_that_is_none_ends_the_start(make_launch: MakeLaunch) -> None:
+    launch = make_launch(model_runner="babble")
+    with pytest.raises(StartFailed, match="the model_runner could not start: it sent a status that is none"):
+        started(launch)
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_when_one_part_is_killed_the_others_are_told_and_end(
+    make_launch: MakeLaunch, tmp_path: Path, victim: str
+) -> None:
+    launch = make_launch()
+    pids = started(launch)
+    os.kill(pids[victim], 9)
+    died = wait_for_end(launch)
+    assert isinstance(died, Died)
+    assert (died.part, died.exit_status) == (victim, "killed by SIGKILL")
+    assert died.last_words == f"{victim} says hello"
+    stop_after_death(launch, died)
+    assert not launch.living
+    others = set(NAMES) - {victim}
+    assert {line for line in records(tmp_path) if "PeerDied" in line} == {f"{name} PeerDied" for name in others}
+
+
+def test_a_death_by_sigkill_is_described_with_the_flags_that_save_memory() -> None:
+    text = describe(Died(part="model runner", exit_status="killed by SIGKILL", last_words="a\nb"))
+    assert "the model runner died (killed by SIGKILL)" in text
+    assert "--mem-fraction" in text
+    assert "| a\n  | b" in text
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

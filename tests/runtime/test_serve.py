@@ -1,0 +1,243 @@
+import fcntl
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.display import address, curl
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = ("tokenizer", "scheduler", "model runner")
+DEADLINE_S = 60
+
+
+class Axil:
+    """A running `axil serve` with fake children; `output` is all that it has written so far."""
+
+    def __init__(self, tmp_path: Path, arguments: tuple[str, ...], parts: str) -> None:
+        self.temporary = tmp_path / "tmp"
+        model = tmp_path / "model"
+        for folder in (self.temporary, model):
+            folder.mkdir(exist_ok=True)
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            (model / name).write_text("{}")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.temporary),
+            "FAKE_PARTS": parts,
+            "FAKE_RECORD": str(tmp_path / "record"),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.runtime.fake_axil", "serve", str(model), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+        )
+        self.output = ""
+        self._has_more = threading.Condition()
+        self._is_at_end = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        with self._has_more:
+            self._has_more.wait_for(lambda: re.search(pattern, self.output) or self._is_at_end, DEADLINE_S)
+        match = re.search(pattern, self.output)
+        assert match is not None, self.output
+        return match
+
+    def wait_ready(self) -> dict[str, int]:
+        """Wait for the address; returns the process ids of the parts."""
+        self.wait_for(r"\ncurl .*\n")
+        return {name: int(self.wait_for(rf"{name} is ready pid=(\d+)")[1]) for name in NAMES}
+
+    def end(self) -> int:
+        """Wait for the end of the launcher and of its output; returns the exit status."""
+        status = self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                with self._has_more:
+                    self.output += line
+                    self._has_more.notify_all()
+        with self._has_more:
+            self._is_at_end = True
+            self._has_more.notify_all()
+
+
+Start = Callable[..., Axil]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Axil] = []
+
+    def begin(*arguments: str, parts: str = "") -> Axil:
+        started.append(Axil(tmp_path, arguments, parts))
+        return started[-1]
+
+    yield begin
+    for axil in started:
+        axil.process.kill()
+        axil.end()
+
+
+def test_a_start_shows_the_address_and_one_command_to_paste_and_sigterm_leaves_nothing(start: Start) -> None:
+    axil = start("--port", "0", "--served-model-name", "it's")
+    pids = axil.wait_ready()
+    assert len(re.findall(r"http://127\.0\.0\.1:31000 ", axil.output)) == 1
+    words = shlex.split(axil.wait_for(r"\n(curl .*)\n")[1])
+    assert words[:2] == ["curl", "http://127.0.0.1:31000/v1/completions"]
+    assert '"model": "it\'s"' in words[-1]
+    assert "WITHOUT" not in axil.output
+    before = time.monotonic()
+    axil.process.send_signal(signal.SIGTERM)
+    assert axil.end() == 0
+    assert time.monotonic() - before < 5
+    assert_nothing_left(axil, pids)
+
+
+def test_ctrl_c_stops_quietly(start: Start) -> None:
+    axil = start()
+    pids = axil.wait_ready()
+    axil.process.send_signal(signal.SIGINT)
+    assert axil.end() == 0
+    assert "Traceback" not in axil.output
+    assert_nothing_left(axil, pids)
+
+
+def test_a_second_ctrl_c_stops_at_once(start: Start, tmp_path: Path) -> None:
+    axil = start(parts="tokenizer=deaf")
+    pids = axil.wait_ready()
+    axil.process.send_signal(signal.SIGINT)
+    axil.wait_for("SIGINT: finishing")
+    before = time.monotonic()
+    axil.process.send_signal(signal.SIGINT)
+    assert axil.end() == 130
+    assert time.monotonic() - before < 2
+    assert_nothing_left(axil, pids)
+
+
+def test_parts_that_ignore_the_stop_are_gone_within_five_seconds(start: Start) -> None:
+    axil = start(parts="tokenizer=deaf scheduler=deaf model_runner=deaf")
+    pids = axil.wait_ready()
+    before = time.monotonic()
+    axil.process.send_signal(signal.SIGTERM)
+    assert axil.end() == 0
+    assert time.monotonic() - before < 5
+    assert_nothing_left(axil, pids)
+
+
+def test_a_stop_while_starting_ends_the_start(start: Start) -> None:
+    axil = start(parts="model_runner=hang")
+    axil.wait_for("tokenizer is ready")
+    axil.process.send_signal(signal.SIGTERM)
+    assert axil.end() == 0
+    assert "Traceback" not in axil.output
+    assert_nothing_left(axil, {})
+
+
+def test_a_part_that_cannot_start_gives_one_error_and_status_one(start: Start) -> None:
+    axil = start(parts="tokenizer=fail model_runner=hang")
+    assert axil.end() == 1
+    errors = [line for line in axil.output.splitlines() if "error" in line]
+    assert errors == [
+        "axil: error: the tokenizer could not start: port 30000 is taken; choose another with --port",
+    ]
+    assert_nothing_left(axil, {})
+
+
+def test_a_start_that_takes_too_long_names_the_part_and_the_flag(start: Start) -> None:
+    axil = start("--start-timeout", "1", parts="model_runner=hang")
+    assert axil.end() == 1
+    assert re.search(r"axil: error: not ready after 1 s: .*the model runner .*--start-timeout", axil.output)
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_when_a_part_is_killed_the_server_says_who_died_and_ends_with_status_one(start: Start, victim: str) -> None:
+    axil = start()
+    pids = axil.wait_ready()
+    os.kill(pids[victim], signal.SIGKILL)
+    assert axil.end() == 1
+    assert f"the {victim} died (killed by SIGKILL)" in axil.output
+    assert f"| {victim.replace(' ', '_')} says hello" in axil.output
+    assert_nothing_left(axil, pids)
+
+
+def test_when_the_launcher_is_killed_the_parts_go_and_so_does_the_run_directory(start: Start, tmp_path: Path) -> None:
+    axil = start()
+    pids = axil.wait_ready()
+    axil.process.kill()
+    axil.end()  # the children hold no pipe of ours, so wait for each of them by its process id
+    deadline = time.monotonic() + DEADLINE_S
+    for pid in pids.values():
+        wait_gone(pid, deadline)
+    assert_nothing_left(axil, pids)
+    assert set((tmp_path / "record").read_text().splitlines()) == {
+        f"{name.replace(' ', '_')} LauncherGone" for name in NAMES
+    }
+
+
+def test_directories_of_dead_launches_are_removed_and_those_of_living_ones_are_not(
+    start: Start, tmp_path: Path
+) -> None:
+    dead, living, foreign = (tmp_path / "tmp" / name for name in ("axil-dead", "axil-living", "axil-foreign"))
+    for folder in (dead, living, foreign):
+        folder.mkdir(parents=True)
+    (dead / "launcher.lock").touch()
+    with (living / "launcher.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start().wait_ready()
+        assert not dead.exists()
+        assert living.exists()
+        assert foreign.exists()
+
+
+def test_listening_beyond_this_machine_without_a_key_is_warned_about(start: Start) -> None:
+    axil = start("--host", "0.0.0.0")
+    axil.wait_ready()
+    assert re.search(r"WARNING .*0\.0\.0\.0 WITHOUT --api-key", axil.output)
+    assert "http://127.0.0.1:31000 " in axil.output
+
+
+def test_with_a_key_nothing_is_warned_about_and_the_key_is_not_shown(start: Start) -> None:
+    axil = start("--host", "0.0.0.0", "--api-key", "sesame")
+    axil.wait_ready()
+    assert "WITHOUT" not in axil.output
+    assert "sesame" not in axil.output
+    assert "Authorization: Bearer $API_KEY" in axil.output
+
+
+def test_an_ipv6_address_is_put_into_brackets() -> None:
+    assert address("::1", 80) == "http://[::1]:80"
+    assert address("::", 80) == "http://[::1]:80"
+
+
+def test_a_model_with_a_chat_template_is_asked_by_chat() -> None:
+    assert "/v1/chat/completions" in curl("http://x", model="m", is_chat=True, has_key=False)
+
+
+def assert_nothing_left(axil: Axil, pids: dict[str, int]) -> None:
+    assert list(axil.temporary.iterdir()) == []
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def wait_gone(pid: int, deadline: float) -> None:
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
