@@ -23,9 +23,9 @@ from wire.child import Child, Failed, LauncherGone, Notice, PeerDied, Shutdown, 
 from wire.errors import AxilError, Broken, Unavailable
 from wire.sockets import Endpoints, connected
 
-from .client import MakeError, SchedulerClient
+from .client import SchedulerClient
 from .config import HttpConfig, TokenizerLaunch
-from .generation import Generator
+from .generator import Generator
 from .http.app import build_app
 from .http.front import Front
 from .link import Link
@@ -155,12 +155,12 @@ async def _until_told(client: SchedulerClient, notices: asyncio.Queue[Notice], r
         await asyncio.wait({told, receiving}, return_when=asyncio.FIRST_COMPLETED)
         if not told.done():
             log.error("the link to the scheduler broke", exc_info=receiving.exception())
-            end_all(client, lambda: Broken("the link to the scheduler broke. Start the server again."))
+            break_all(client, "the link to the scheduler broke. Start the server again.")
             return 1
         notice = told.result()
         if isinstance(notice, Shutdown):
             return await _wind_down(client, notice, notices)
-        end_all(client, _cause(notice))
+        break_all(client, _cause(notice))
         return 1
     finally:
         told.cancel()
@@ -173,31 +173,29 @@ async def _wind_down(client: SchedulerClient, notice: Shutdown, notices: asyncio
     idle = asyncio.create_task(client.wait_until_idle())
     try:
         await asyncio.wait({told, idle}, timeout=notice.grace_s, return_when=asyncio.FIRST_COMPLETED)
-        is_orderly = not told.done() or isinstance(told.result(), Shutdown)
-        end_all(client, _stopping if is_orderly else _cause(told.result()))
-        return 0 if is_orderly else 1
+        notice_since = told.result() if told.done() else None
+        if isinstance(notice_since, PeerDied | LauncherGone):
+            break_all(client, _cause(notice_since))
+            return 1
+        client.fail_open(_stopping)
+        return 0
     finally:
         told.cancel()
         idle.cancel()
 
 
-def end_all(client: SchedulerClient, make_error: MakeError) -> None:
-    """Answer everything that is open, and everything that still comes, with `make_error()`."""
-    client.refuse_new(make_error)
-    client.fail_open(make_error)
-
-
-def _cause(notice: Notice) -> MakeError:
-    match notice:
-        case PeerDied():
-            words = f" Its last words: {notice.last_words}" if notice.last_words else ""
-            sentence = f"the {notice.process} process died ({notice.exit_status}).{words} Start the server again."
-        case LauncherGone():
-            sentence = "the launcher process died. Start the server again."
-        case Shutdown():
-            return _stopping
+def break_all(client: SchedulerClient, sentence: str) -> None:
+    """End what is open as broken, and refuse everything that still comes."""
     log.error("ending: %s", sentence)
-    return functools.partial(Broken, sentence)
+    client.refuse_new(functools.partial(Unavailable, sentence))
+    client.fail_open(functools.partial(Broken, sentence))
+
+
+def _cause(notice: PeerDied | LauncherGone) -> str:
+    if isinstance(notice, LauncherGone):
+        return "the launcher process died. Start the server again."
+    words = f" Its last words: {notice.last_words}" if notice.last_words else ""
+    return f"the {notice.process} process died ({notice.exit_status}).{words} Start the server again."
 
 
 def _stopping() -> AxilError:

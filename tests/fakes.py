@@ -13,7 +13,7 @@ import tokenizers
 import zmq
 import zmq.asyncio
 from aiohttp import web
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from runtime.client import SchedulerClient
 from runtime.config import HttpConfig, TokenizerLaunch
@@ -51,20 +51,22 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> tokenizers.Tokenizer:
+def byte_tokenizer(*, adds_bos: bool = False) -> tokenizers.Tokenizer:
     """A tokenizer whose token ids are the bytes, and three special tokens."""
     alphabet = _byte_characters()
     backend = tokenizers.Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(256)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<s>", "</s>", "<|end|>"])
+    if adds_bos:
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
     return backend
 
 
-def write_model_dir(directory: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+def write_model_dir(directory: Path, *, chat_template: str | None = CHAT_TEMPLATE, adds_bos: bool = False) -> Path:
     """What the tokenizer process reads of a model."""
     directory.mkdir(parents=True, exist_ok=True)
-    byte_tokenizer().save(str(directory / "tokenizer.json"))
+    byte_tokenizer(adds_bos=adds_bos).save(str(directory / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "tokenizer_class": "PreTrainedTokenizerFast"}
     if chat_template is not None:
         config["chat_template"] = chat_template
@@ -98,7 +100,7 @@ class Script:
 class FakeScheduler:
     """Speaks the scheduler's side of the socket, in this event loop, and notes every message it gets.
 
-    `script` is a function of the submitted request.
+    `script` is a function of the submitted request. With `holds_ends` a request that is left gets no `Done`.
     """
 
     def __init__(self, address: str) -> None:
@@ -121,6 +123,7 @@ class FakeScheduler:
             cached_tokens_total=40,
         )
         self.is_ready = True
+        self.holds_ends = False
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -168,7 +171,8 @@ class FakeScheduler:
                 task = self._tasks.pop(message.request_id, None)
                 if task is not None and not task.done():
                     task.cancel()
-                    await self.send(Done(request_id=message.request_id, reason="cancelled"))
+                    if not self.holds_ends:
+                        await self.send(Done(request_id=message.request_id, reason="cancelled"))
             case Control(action="abort"):
                 wanted = [message.request_id] if message.request_id is not None else [*self._tasks]
                 going = [name for name in wanted if name in self._tasks and not self._tasks[name].done()]
@@ -233,9 +237,10 @@ async def running_server(
     config: HttpConfig | None = None,
     chat_template: str | None = CHAT_TEMPLATE,
     is_ready: bool = True,
+    adds_bos: bool = False,
 ) -> AsyncIterator[Server]:
     """The HTTP front as the tokenizer process builds it, on a free port."""
-    write_model_dir(directory / "model", chat_template=chat_template)
+    write_model_dir(directory / "model", chat_template=chat_template, adds_bos=adds_bos)
     address = f"ipc://{directory}/requests"
     scheduler = FakeScheduler(address)
     scheduler.is_ready = is_ready

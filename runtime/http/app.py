@@ -9,7 +9,7 @@ import logging
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from wire.errors import AxilError, Broken
+from wire.errors import AxilError, Broken, Refused
 
 from . import admin
 from .errors import envelope, error_response, json_response
@@ -79,6 +79,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         if isinstance(error, Broken):
             log.error("%s %s failed: %s", request.method, request.path, error.message)
         return error_response(error)
+    except RecursionError:
+        return error_response(Refused("the body is nested too deeply. Send a flatter one."))
     except web.HTTPRequestEntityTooLarge:
         limit = request.app[FRONT].launch.config.max_body_bytes
         message = f"the body is larger than {limit:,} bytes. Send less, or start the server with --max-body-bytes."

@@ -158,7 +158,7 @@ def _is_empty(value: object) -> bool:
         case None | False | "":
             return True
         case list():
-            return all(_is_empty(item) for item in value)
+            return all(item in (None, "") for item in value)
         case dict():
             return not value
         case _:
@@ -169,8 +169,8 @@ def shown(value: object) -> str:
     """A value for a message: as JSON, shortened."""
     try:
         text = orjson.dumps(value).decode()
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
+    except orjson.JSONEncodeError:  # nested too deeply
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 

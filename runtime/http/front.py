@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from runtime.config import TokenizerLaunch
-from runtime.generation import Generator
+from runtime.generator import Generator
 from runtime.metrics import Metrics
 from runtime.text.template import ChatTemplate
 from runtime.text.tokenizer import ModelFiles

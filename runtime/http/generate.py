@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,13 +14,12 @@ from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
 from .errors import json_response
-from .fields import Fields, is_integers, read_fields, shown
+from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import read_salt, read_sampling
+from .sampling import checked_rid, read_salt, read_sampling
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 128
-MAX_RID_CHARACTERS = 256
 
 T = TypeVar("T")
 
@@ -146,7 +145,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
 
 async def _frames(
     generations: Sequence[Generation], answers: Sequence[_Answer], wish: _Wish
-) -> AsyncIterator[dict[str, object]]:
+) -> AsyncGenerator[dict[str, object], None]:
     async for i, delta in merged(generations):
         answers[i].add(delta)
         body = answers[i].body()
@@ -225,19 +224,6 @@ def _read_rids(fields: Fields, num_items: int, *, is_batch: bool) -> list[str]:
         return [uuid.uuid4().hex for _ in range(num_items)]
     checked_rid(rid)
     return [f"{rid}_{i}" for i in range(num_items)] if is_batch else [rid]
-
-
-def checked_rid(rid: str) -> str:
-    """Return `rid` when it can be a request's id.
-
-    Raises:
-        Refused: it is empty or too long.
-    """
-    if 0 < len(rid) <= MAX_RID_CHARACTERS:
-        return rid
-    raise Refused(
-        f"rid must have 1 to {MAX_RID_CHARACTERS} characters, got {len(rid)} ({shown(rid)}). Change rid.", field="rid"
-    )
 
 
 def _finish_reason(end: End, num_tokens: int) -> dict[str, object]:

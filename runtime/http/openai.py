@@ -13,8 +13,7 @@ from wire.sampling import SamplingParams
 
 from .fields import Fields, shown
 from .front import Front
-from .generate import checked_rid
-from .sampling import read_sampling
+from .sampling import checked_rid, read_sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from aiohttp import web
 
@@ -73,7 +73,7 @@ async def _whole(answering: Answering, generation: Generation, tokenizer: Tokeni
 
 async def _frames(
     answering: Answering, generation: Generation, tokenizer: Tokenizer
-) -> AsyncIterator[dict[str, object]]:
+) -> AsyncGenerator[dict[str, object], None]:
     with_logprobs = generation.prompt.sampling.num_top_logprobs is not None
     is_begun = False
     async for delta in generation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -94,7 +94,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 async def _frames(
     answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]
-) -> AsyncIterator[dict[str, object]]:
+) -> AsyncGenerator[dict[str, object], None]:
     async for i, delta in merged(generations):
         if delta.text or delta.logprobs or delta.end is not None or not choices[i].is_begun:
             yield answering.chunk([choices[i].body(delta)], [generations[i]])

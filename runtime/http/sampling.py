@@ -1,10 +1,13 @@
-"""Reads the sampling fields that all APIs spell alike. Each route adds the ones that it spells in its own way."""
+"""Reads the fields that all APIs spell alike: sampling, salt, id. Each route adds those that it spells its own way."""
 
 from __future__ import annotations
 
+from wire.errors import Refused
 from wire.sampling import SamplingParams
 
-from .fields import Fields
+from .fields import Fields, shown
+
+MAX_RID_CHARACTERS = 256
 
 _LARGEST_TOP_K = 2**31 - 1
 
@@ -72,3 +75,17 @@ def read_salt(fields: Fields) -> str:
     if salt and extra:
         raise fields.wrong_type("extra_key", "absent when cache_salt is given", extra)
     return salt or extra
+
+
+def checked_rid(rid: str) -> str:
+    """Return `rid` when it can be a request's id, also in a header.
+
+    Raises:
+        Refused: it is empty, too long or holds control characters.
+    """
+    if 0 < len(rid) <= MAX_RID_CHARACTERS and rid.isprintable():
+        return rid
+    raise Refused(
+        f"rid must have 1 to {MAX_RID_CHARACTERS} printable characters, got {len(rid)} ({shown(rid)}). Change rid.",
+        field="rid",
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import orjson
 from aiohttp import web
@@ -21,14 +22,21 @@ _DONE = b"data: [DONE]\n\n"
 
 
 async def respond(
-    request: web.Request, frames: AsyncIterator[dict[str, object]], *, request_id: str
+    request: web.Request, frames: AsyncGenerator[dict[str, object], None], *, request_id: str
 ) -> web.StreamResponse:
     """Send `frames` as they come, then `[DONE]`; an error after the first is sent as a frame.
 
     Raises:
         AxilError: before the first frame, so that the answer can have its true status.
     """
-    first = await anext(frames)
+    async with contextlib.aclosing(frames):
+        first = await anext(frames)
+        return await _respond(request, first, frames, request_id)
+
+
+async def _respond(
+    request: web.Request, first: dict[str, object], frames: AsyncGenerator[dict[str, object], None], request_id: str
+) -> web.StreamResponse:
     response = web.StreamResponse(headers=_HEADERS | {"X-Request-Id": request_id})
     await response.prepare(request)
     await _write(response, first)

@@ -111,6 +111,15 @@ async def test_it_serves_once_the_scheduler_has_sent_figures_and_has_no_torch(tm
         assert "torch" not in Path(f"/proc/{child.process.pid}/maps").read_text()
 
 
+async def test_a_client_that_leaves_cancels_its_request(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http, rid="left")
+            stream.close()
+            await child.scheduler.received_where(lambda message: message == Cancel(request_id="left"))
+
+
 async def test_a_taken_port_is_named_with_its_flag(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +12,7 @@ from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server
 from wire.messages import Refused, Stats
 
+NESTED = b"[" * 900 + b"]" * 900
 DEEP = b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}"
 
 # route, body (an object, or the raw bytes), the field that the error names, a part of its message
@@ -30,6 +32,11 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, b'{"text": "\\ud800"}', None, "JSON"),
     (GENERATE, b'{"text": "x", "sampling_params": {"temperature": NaN}}', None, "JSON"),
     (GENERATE, DEEP, None, "JSON"),
+    (GENERATE, b'{"text": "x", "lora_path": %s}' % NESTED, "lora_path", "deeply nested"),
+    (GENERATE, b'{"text": %s}' % NESTED, "text", "deeply nested"),
+    (GENERATE, b'{"text": "x", "sampling_params": {"stop": %s}}' % NESTED, "sampling_params.stop", "deeply nested"),
+    (COMPLETIONS, b'{"prompt": %s}' % NESTED, "prompt", "deeply nested"),
+    (CHAT, b'{"messages": [{"role": "user", "content": %s}]}' % NESTED, "messages[0].content[0]", "deeply nested"),
     (GENERATE, {}, "text", "exactly one"),
     (GENERATE, {"text": "x", "input_ids": [1]}, "text", "exactly one"),
     (GENERATE, {"text": ""}, "text", "empty"),
@@ -50,6 +57,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, {"text": "x", "rid": 5}, "rid", "a string"),
     (GENERATE, {"text": "x", "rid": ""}, "rid", "characters"),
     (GENERATE, {"text": "x", "rid": "r" * 300}, "rid", "256"),
+    (GENERATE, {"text": "x", "rid": "a\r\nSet-Cookie: b"}, "rid", "printable"),
     (GENERATE, {"text": ["x", "y"], "rid": ["a", "a"]}, "rid", "'a'"),
     (GENERATE, {"text": ["x", "y"], "rid": ["a"]}, "rid", "list of 2"),
     (GENERATE, {"text": "x", "sampling_params": 5}, "sampling_params", "an object"),
@@ -165,6 +173,13 @@ async def test_a_body_over_the_limit_is_a_413(tmp_path: Path) -> None:
         async with http.post("/generate", json={"text": "x" * 2000}) as response:
             assert response.status == 413
             assert "1,000 bytes" in (await response.json())["error"]["message"]
+
+        async def in_chunks() -> AsyncIterator[bytes]:
+            for _ in range(20):
+                yield b" " * 100
+
+        async with http.post("/generate", data=in_chunks()) as response:
+            assert response.status == 413
         async with http.post("/generate", json={"text": "x"}) as response:
             assert response.status == 200
 

@@ -65,6 +65,26 @@ async def test_usage_comes_last_in_a_stream_when_asked_for(server: Server, clien
     assert all(chunk.choices for chunk in chunks[:-1])
 
 
+async def test_usage_comes_with_every_chunk_when_asked_for(server: Server, client: openai.AsyncOpenAI) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = await client.chat.completions.create(model="fake", messages=USER, stream=True, stream_options=options)
+    counts = [chunk.usage.completion_tokens async for chunk in stream]
+    assert counts == sorted(counts)
+    assert counts[-1] == 11
+
+
+async def test_an_aborted_chat_is_an_error(server: Server, client: openai.AsyncOpenAI) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    asked = asyncio.create_task(
+        client.chat.completions.create(model="fake", messages=USER, extra_body={"rid": "chat-1"})
+    )
+    await _submitted(server)
+    assert (await server.client.control("abort", request_id="chat-1")).count == 1
+    with pytest.raises(openai.APIStatusError, match="aborted by an operator") as error:
+        await asked
+    assert error.value.status_code == 499
+
+
 async def test_a_chat_gives_logprobs(server: Server, client: openai.AsyncOpenAI) -> None:
     server.scheduler.script = lambda _: Script(text_ids("é"))
     answer = await client.chat.completions.create(model="fake", messages=USER, logprobs=True, top_logprobs=2)
@@ -202,6 +222,16 @@ async def test_a_model_without_template_says_what_to_do(tmp_path: Path) -> None:
     ):
         assert response.status == 400
         assert "--chat-template" in (await response.json())["error"]["message"]
+
+
+async def test_a_beginning_of_sequence_token_is_written_once(tmp_path: Path) -> None:
+    async with running_server(tmp_path, adds_bos=True) as server, aiohttp.ClientSession(server.url) as http:
+        bodies = [("/v1/chat/completions", {"messages": USER}), ("/v1/completions", {"prompt": "x"})]
+        for path, body in [*bodies, ("/generate", {"text": "x"})]:
+            async with http.post(path, json=body) as response:
+                assert response.status == 200
+        prompts = [submitted_ids(message) for message in server.scheduler.received if isinstance(message, Submit)]
+        assert [prompt.count(BOS) for prompt in prompts] == [1, 1, 1]
 
 
 async def test_what_a_template_refuses_is_a_400_and_hurts_nobody(tmp_path: Path) -> None:
