@@ -53,7 +53,7 @@ test: check ## everything
 	$(BIN)/python -m pytest
 
 bench: setup-dev ## the load client against a server of the embedded model
-	$(BIN)/python bench/serve.py --launch
+	$(BIN)/python -m bench.serve --launch
 
 docs: setup-dev ## write docs/flags.md and docs/messages.md out of the code
 	$(BIN)/python -m runtime.docs

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import io
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -116,14 +116,19 @@ def adopt(config_type: type[Config], *, is_killed_with_launcher: bool) -> tuple[
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if is_killed_with_launcher:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    line = sys.stdin.buffer.readline()
+    line = _stdin().readline()
     if not line:
         raise SystemExit("no configuration on standard input: start axil with `axil serve`")
     return msgspec.json.decode(line, type=config_type), Child(status_fd)
 
 
+def _stdin() -> io.RawIOBase:
+    """Standard input without a buffer: its lock, held by a thread that reads, aborts Python at exit."""
+    return open(0, "rb", buffering=0, closefd=False)
+
+
 def _watch(on_notice: Callable[[Notice], None], run_dir: str) -> None:
-    for line in sys.stdin.buffer:
+    for line in _stdin():
         on_notice(decode_notice(line))
     shutil.rmtree(run_dir, ignore_errors=True)
     on_notice(LauncherGone())

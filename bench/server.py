@@ -1,0 +1,176 @@
+"""The server under measurement: one that runs already, or `axil serve` started here and stopped again."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from bench.client import require_loopback
+from bench.command import CannotMeasure
+
+DEFAULT_URL = "http://127.0.0.1:30000"
+READY_WITHIN_S = 300.0
+STOPPED_WITHIN_S = 10.0
+POLL_S = 0.02
+LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that answers; `ready_s` is how long a started one took from its process's start to `/health` 200."""
+
+    url: str
+    ready_s: float
+
+
+def add_launch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what `axil serve` is started with."""
+    parser.add_argument(
+        "--serve-flags",
+        type=shlex.split,
+        default=[],
+        metavar="'FLAGS'",
+        help="further arguments of axil serve, in one string: a model, or --serve-flags='--dtype float32'",
+    )
+
+
+def add_server_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the choice between a server that runs and one that is started."""
+    parser.add_argument("--url", help=f"server to ask (default: {DEFAULT_URL})")
+    parser.add_argument("--allow-remote", action="store_true", help="let --url name another machine")
+    parser.add_argument("--model", help="model to ask for (default: the first in /v1/models)")
+    parser.add_argument("--launch", action="store_true", help="start axil serve on a free port, and stop it afterwards")
+    add_launch_flags(parser)
+
+
+@contextmanager
+def chosen(args: argparse.Namespace) -> Iterator[str]:
+    """The URL of the server that the flags of `add_server_flags` choose.
+
+    Raises:
+        CannotMeasure: the flags contradict each other, `--url` names another machine without `--allow-remote`, or the
+            started server did not become ready.
+    """
+    if args.launch:
+        if args.url is not None:
+            raise CannotMeasure("--launch starts a server of its own; leave out --url")
+        with launched(args.serve_flags) as server:
+            yield server.url
+        return
+    if args.serve_flags:
+        raise CannotMeasure("--serve-flags are for the server that --launch starts; add --launch")
+    url = args.url or DEFAULT_URL
+    require_loopback(url, is_remote_allowed=args.allow_remote)
+    yield url
+
+
+@contextmanager
+def launched(
+    flags: Sequence[str], *, environment: Mapping[str, str] | None = None, command: Sequence[str] | None = None
+) -> Iterator[Server]:
+    """Start `axil serve` on a free loopback port, wait until it is healthy, and stop it at the end.
+
+    `environment` is added to this process's own; `command` replaces the `axil serve` of this environment.
+
+    Raises:
+        CannotMeasure: it ended or was not healthy within `READY_WITHIN_S`.
+    """
+    port = _free_port()
+    words = [*(command or [_axil(), "serve"]), *flags, "--host", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryFile() as log, _sigterm_as_exit():
+        started_s = time.monotonic()
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        try:
+            _wait_until_healthy(process, port, started_s, log)
+            yield Server(url=f"http://127.0.0.1:{port}", ready_s=time.monotonic() - started_s)
+        finally:
+            _stop(process)
+
+
+def health(connection: http.client.HTTPConnection) -> int | None:
+    """The status of one GET /health on a connection that is kept open, or None when nobody answers."""
+    try:
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return None
+    return response.status
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, started_s: float, log: IO[bytes]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        while health(connection) != 200:
+            if process.poll() is not None:
+                raise CannotMeasure(f"axil serve ended with status {process.returncode}:\n{_last_words(log)}")
+            if time.monotonic() - started_s > READY_WITHIN_S:
+                raise CannotMeasure(f"axil serve was not ready within {READY_WITHIN_S:.0f} s:\n{_last_words(log)}")
+            time.sleep(POLL_S)
+    finally:
+        connection.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOPPED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """Let SIGTERM unwind this process, so that the server it started is stopped too."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-LAST_LINES:])
+
+
+def _axil() -> str:
+    beside_python = Path(sys.executable).with_name("axil")
+    found = str(beside_python) if beside_python.exists() else shutil.which("axil")
+    if found is None:
+        raise CannotMeasure("there is no axil command beside this Python: run `make setup`, then .venv/bin/python -m …")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

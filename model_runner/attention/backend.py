@@ -1,0 +1,61 @@
+"""The one seam between models and attention: what FlashInfer's wrappers, own kernels and plain torch all fit.
+
+A step calls `begin_step` once and `forward` once per layer. The backend owns the KV pool's layout.
+"""
+
+# T tokens in batch · N query heads · K kv heads · H head dim
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from model_runner.batch import BatchPlan
+from model_runner.kv_pool import KVPool
+
+Handle = TypeVar("Handle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """The shape of a model's attention."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    dtype: torch.dtype
+    page_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do; None means any."""
+
+    dtypes: tuple[torch.dtype, ...]
+    page_tokens: tuple[int, ...] | None
+    head_dims: tuple[int, ...] | None
+    is_order_fixed: bool
+    """Whether a token's sums run in an order that depends on absolute positions only."""
+
+
+class AttentionBackend(Protocol[Handle]):
+    """Causal attention over the paged KV pool."""
+
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+
+    def make_kv_pool(self, num_pages: int) -> KVPool:
+        """Allocate the pool, in this backend's layout, and keep it."""
+
+    def begin_step(self, batch: BatchPlan) -> Handle:
+        """All work of a step that its layers share."""
+
+    def forward(
+        self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, handle: Handle, out_TNH: Tensor
+    ) -> Tensor:
+        """Store the new tokens' K and V, then attend; writes and returns `out_TNH`."""

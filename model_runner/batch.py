@@ -1,0 +1,109 @@
+"""One step's batch, host first: what attention backends and models read. Knows no scheduler and no sampling."""
+
+# T tokens in batch · B rows
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wire.messages import RowStep
+
+from .errors import FatalError
+from .rows import RowTable
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """The rows of a step, in plan order, each with `extend_lens` new tokens behind `prefix_lens` stored ones.
+
+    Row b's tokens are [qo_indptr[b], qo_indptr[b + 1]), its pages kv_indices[kv_indptr[b] : kv_indptr[b + 1]], the last
+    of them filled to `last_page_len` after this step. The arrays are host int32; the tensors are what the model takes.
+    """
+
+    page_tokens: int
+    extend_lens: Int32s
+    prefix_lens: Int32s
+    kv_lens: Int32s
+    qo_indptr: Int32s
+    kv_indptr: Int32s
+    kv_indices: Int32s
+    last_page_len: Int32s
+    token_ids_T: Tensor
+    positions_T: Tensor
+    out_loc_T: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in this step."""
+        return len(self.kv_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return int(self.qo_indptr[-1])
+
+
+def build_batch(table: RowTable, steps: Sequence[RowStep], *, vocabulary: int) -> BatchPlan:
+    """The batch of a plan's rows, whose pages have been appended; changes nothing.
+
+    Raises:
+        FatalError: a row is not live, lacks pages, or its tokens are not what the plan says.
+    """
+    rows = np.array([step.row for step in steps], np.int64)
+    if not table.sampling.keys() >= set(rows.tolist()) or len(set(rows.tolist())) != len(rows):
+        raise FatalError(f"the plan runs rows {rows.tolist()}, live are {sorted(table.sampling)}")
+    extend = np.array([step.num_new_tokens for step in steps], np.int64)
+    prefix = table.lengths[rows]
+    kv_lens = prefix + extend
+    if extend.min() < 1 or (kv_lens > table.num_pages[rows] * table.page_tokens).any():
+        raise FatalError(f"rows {rows.tolist()} with {kv_lens.tolist()} tokens lack pages, or have nothing to run")
+
+    starts = _indptr(extend)
+    row_of_token = np.repeat(np.arange(len(rows)), extend)
+    positions = np.arange(starts[-1]) - starts[row_of_token] + prefix[row_of_token]
+    pages_of_token = table.pages[rows[row_of_token], positions // table.page_tokens].astype(np.int64)
+    num_pages = -(-kv_lens // table.page_tokens)
+    page_columns = np.arange(num_pages.max())
+    return BatchPlan(
+        page_tokens=table.page_tokens,
+        extend_lens=extend.astype(np.int32),
+        prefix_lens=prefix.astype(np.int32),
+        kv_lens=kv_lens.astype(np.int32),
+        qo_indptr=starts.astype(np.int32),
+        kv_indptr=_indptr(num_pages).astype(np.int32),
+        kv_indices=table.pages[rows, : len(page_columns)][page_columns < num_pages[:, None]],
+        last_page_len=(kv_lens - (num_pages - 1) * table.page_tokens).astype(np.int32),
+        token_ids_T=torch.from_numpy(_token_ids(table, steps, starts, vocabulary)),
+        positions_T=torch.from_numpy(positions),
+        out_loc_T=torch.from_numpy(pages_of_token * table.page_tokens + positions % table.page_tokens),
+    )
+
+
+def _token_ids(
+    table: RowTable, steps: Sequence[RowStep], starts: NDArray[np.int64], vocabulary: int
+) -> NDArray[np.int64]:
+    token_ids = np.empty(starts[-1], np.int64)
+    token_ids[starts[:-1]] = table.last_tokens[[step.row for step in steps]]
+    for step, start in zip(steps, starts.tolist(), strict=False):
+        if not step.token_ids:
+            if step.num_new_tokens != 1:
+                raise FatalError(f"row {step.row} runs {step.num_new_tokens} tokens without their ids")
+            continue
+        if len(step.token_ids) != 4 * step.num_new_tokens:
+            raise FatalError(f"row {step.row} runs {step.num_new_tokens} tokens with {len(step.token_ids) // 4} ids")
+        token_ids[start : start + step.num_new_tokens] = np.frombuffer(step.token_ids, np.int32)
+    if token_ids.min() < 0 or token_ids.max() >= vocabulary:
+        raise FatalError(f"the plan holds a token id outside of the vocabulary of {vocabulary}")
+    return token_ids
+
+
+def _indptr(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(counts)))

@@ -1,0 +1,126 @@
+"""Reads a GGUF file: names, the order of rotary rows, and dequantisation into the serving dtype."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGUFReader, GGUFValueType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .models.decoder import Decoder
+from .source import SourceTensor, row_chunks
+
+ROPE_DIVISORS = "rope_freqs.weight"
+"""GGUF's form of Llama 3's rope scaling: what each rotary frequency is divided by."""
+
+_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_INSIDE = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class _TensorReader(GGUFReader):
+    """A reader that steps over lists: a tokenizer's vocabulary would take longer than all the weights."""
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[NDArray[np.generic]], list[int], list[GGUFValueType]]:
+        if GGUFValueType(raw_type) != GGUFValueType.ARRAY:
+            return cast(
+                "tuple[int, list[NDArray[np.generic]], list[int], list[GGUFValueType]]",
+                super()._get_field_parts(orig_offs, raw_type),
+            )
+        buffer = self.data.data
+        kind, count = struct.unpack_from("<IQ", buffer, orig_offs)
+        end = orig_offs + 12
+        scalar = self.gguf_scalar_to_np.get(GGUFValueType(kind))
+        if scalar is not None:
+            end += count * np.dtype(scalar).itemsize
+        else:
+            for _ in range(count):
+                end += 8 + struct.unpack_from("<Q", buffer, end)[0]
+        return end - orig_offs, [], [], [GGUFValueType.ARRAY]
+
+
+def gguf_tensors(path: Path, model: Decoder) -> list[SourceTensor]:
+    """All tensors of a file; only the header is read.
+
+    Raises:
+        ValueError: the file is truncated or no GGUF, or holds another family of models.
+    """
+    try:
+        # Copy on write: nothing is written, but torch wants memory that could be.
+        reader = _TensorReader(path, mode="c")
+    except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
+        raise ValueError(f"{path} is truncated or holds no GGUF: {error}") from error
+    field = reader.get_field("general.architecture")
+    architecture = None if field is None else field.contents()
+    if architecture != model.config.family:
+        raise ValueError(f"{path} holds a model of {architecture}, the configuration is of {model.config.family}")
+    tensors = []
+    for tensor in reader.tensors:
+        name = _transformers_name(tensor.name)
+        is_rotary = ".attn_q." in tensor.name or ".attn_k." in tensor.name
+        is_interleaved = model.shape.is_gguf_interleaved and is_rotary
+        tensors.append(
+            SourceTensor(
+                name=name,
+                shape=tuple(reversed(tensor.shape.tolist())),
+                num_bytes=int(tensor.n_bytes),
+                write_to=partial(_write, tensor, model.config.head_dim if is_interleaved else None),
+            )
+        )
+    return tensors
+
+
+def _transformers_name(name: str) -> str:
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; an unknown name stays as it is."""
+    match name.split("."):
+        case [stem, kind] if stem in _OUTSIDE:
+            return f"{_OUTSIDE[stem]}.{kind}"
+        case ["blk", layer, stem, kind] if stem in _INSIDE:
+            return f"model.layers.{layer}.{_INSIDE[stem]}.{kind}"
+        case _:
+            return name
+
+
+def _write(tensor: gguf.ReaderTensor, head_dim: int | None, destination: Tensor) -> None:
+    """Dequantise into place; with `head_dim`, take apart the halves of each head that llama.cpp interleaves."""
+    for rows in row_chunks(tuple(destination.shape), multiple=head_dim or 1):
+        source = torch.from_numpy(_dequantised(tensor, rows))
+        if head_dim is None:
+            destination[rows].copy_(source)
+            continue
+        halves = source.view(-1, head_dim // 2, 2, *source.shape[1:]).transpose(1, 2)
+        destination[rows].view(halves.shape).copy_(halves)
+
+
+def _dequantised(tensor: gguf.ReaderTensor, rows: slice) -> NDArray[np.float32]:
+    # A plain array: slices of a memory map cost more than the arithmetic.
+    packed = tensor.data[rows].view(np.ndarray)
+    kind = getattr(gguf.quants, tensor.tensor_type.name, None)
+    try:
+        if kind is None:
+            return cast("NDArray[np.float32]", gguf.dequantize(packed, tensor.tensor_type))
+        # `gguf.dequantize` takes 16 rows at a time, which costs twice the time of what it computes.
+        kind.init_grid()
+        return cast("NDArray[np.float32]", kind.dequantize_rows(packed))
+    except NotImplementedError as error:
+        raise ValueError(f"tensor {tensor.name} has the type {tensor.tensor_type.name}, which can't be read") from error

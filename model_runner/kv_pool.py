@@ -1,0 +1,118 @@
+"""The paged KV pool: where K and V of every layer lie, and how many pages there can be. Knows no owner of a page."""
+
+# K kv heads · H head dim
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import StartError
+
+MIN_AUTO_PAGES = 16
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVPool:
+    """Per layer K and V [num_pages + 1, page_tokens, K, H]; the last page is blank, for padding, and stays zero.
+
+    Pages are not cleared: a slot that nobody has stored to holds anything, NaN included.
+    """
+
+    num_pages: int
+    page_tokens: int
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def blank_page(self) -> int:
+        """The page of zeros behind the last usable one."""
+        return self.num_pages
+
+    def store(self, layer: int, slots_T: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> None:
+        """Write the tokens' K and V at their slots (page * page_tokens + offset)."""
+        self.keys[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKH)
+        self.values[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKH)
+
+    def copy_pages(self, sources: Tensor, destinations: Tensor) -> None:
+        """Copy whole pages in all layers; every source is read before any destination is written."""
+        for pages in (*self.keys, *self.values):
+            pages.index_copy_(0, destinations, pages.index_select(0, sources))
+
+
+def make_kv_pool(
+    *, num_pages: int, page_tokens: int, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
+) -> KVPool:
+    """Reserve a pool; its memory is taken from the system as pages are first written.
+
+    Raises:
+        StartError: the system refuses to reserve that much.
+    """
+    shape = (num_pages + 1, page_tokens, num_kv_heads, head_dim)
+    try:
+        tensors = [torch.empty(shape, dtype=dtype) for _ in range(2 * num_layers)]
+    except RuntimeError as error:
+        raise StartError(
+            f"the system refused to reserve a KV pool of {num_pages * page_tokens} tokens; "
+            "lower --max-total-tokens or --mem-fraction"
+        ) from error
+    for tensor in tensors:
+        tensor[num_pages].zero_()
+    return KVPool(
+        num_pages=num_pages,
+        page_tokens=page_tokens,
+        keys=tuple(tensors[:num_layers]),
+        values=tuple(tensors[num_layers:]),
+    )
+
+
+def token_bytes(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Memory that one token's K and V take."""
+    return 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+
+
+def choose_num_pages(
+    *,
+    page_tokens: int,
+    token_bytes: int,
+    free_bytes: int,
+    max_total_tokens: int | None,
+    mem_fraction: float,
+) -> int:
+    """Pages for the pool: what `--max-total-tokens` says, else `--mem-fraction` of the free memory.
+
+    Raises:
+        StartError: that does not fit, or leaves too few pages; names the flag and a number that works.
+    """
+    page_bytes = page_tokens * token_bytes
+    if max_total_tokens is None:
+        num_pages = int(mem_fraction * free_bytes) // page_bytes
+        if num_pages >= MIN_AUTO_PAGES:
+            return num_pages
+        needed = MIN_AUTO_PAGES * page_bytes
+        raise StartError(
+            f"--mem-fraction {mem_fraction} of {free_bytes / _GIB:.2f} GiB free memory holds {num_pages} pages of "
+            f"{page_bytes} bytes, and {MIN_AUTO_PAGES} are needed; "
+            + (
+                f"raise --mem-fraction to {needed / free_bytes + 0.01:.2f}"
+                if needed < 0.9 * free_bytes
+                else f"free {needed / _GIB:.2f} GiB of memory or serve a smaller model"
+            )
+        )
+    num_pages = max_total_tokens // page_tokens
+    # The last tenth stays for activations.
+    largest = int(0.9 * free_bytes) // page_bytes
+    if num_pages <= largest:
+        return num_pages
+    raise StartError(
+        f"--max-total-tokens {max_total_tokens} needs {num_pages * page_bytes / _GIB:.2f} GiB, and "
+        f"{free_bytes / _GIB:.2f} GiB are free; "
+        + (
+            f"set --max-total-tokens to at most {largest * page_tokens}"
+            if largest >= 2
+            else "free memory or serve a smaller model"
+        )
+    )

@@ -1,0 +1,108 @@
+"""Layers that the model families share: linear, norm, rotary embedding. Know no pages, rows or plans.
+
+Parameters are allocated empty in the serving dtype; the weight loaders write into them.
+"""
+
+# T tokens in batch · N heads · H head dim · D model dim
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .model_config import Llama3Scaling, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`x @ weight.T + bias`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x_TD: Tensor) -> Tensor:
+        """Apply to every token; a row's result in bfloat16 does not depend on the number of rows."""
+        if x_TD.shape[0] == 1 and x_TD.dtype == torch.bfloat16:
+            # oneDNN has a kernel of its own for a single row, and it rounds otherwise.
+            return F.linear(x_TD.expand(2, -1), self.weight, self.bias)[:1]
+        return F.linear(x_TD, self.weight, self.bias)
+
+
+def make_linear(in_features: int, out_features: int, *, has_bias: bool, dtype: torch.dtype) -> Linear:
+    """A linear layer with parameters still to be written."""
+    weight = torch.empty(out_features, in_features, dtype=dtype)
+    return Linear(weight, torch.empty(out_features, dtype=dtype) if has_bias else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """Root mean square norm over the last dimension, computed in float32."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+def make_norm(features: int, *, eps: float, dtype: torch.dtype) -> RMSNorm:
+    """A norm with a weight still to be written."""
+    return RMSNorm(torch.empty(features, dtype=dtype), eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """Cosines and signed sines of one step's positions, shared by its layers: [T, 1, H]."""
+
+    cos: Tensor
+    signed_sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary position embedding over the two halves of a head.
+
+    `divisors` are 1 unless a GGUF file carries them (its form of Llama 3's scaling).
+    """
+
+    frequencies: Tensor
+    divisors: Tensor
+    dtype: torch.dtype
+
+    def angles(self, positions_T: Tensor) -> Angles:
+        """Angles of absolute positions, rounded to the serving dtype after the sine as transformers does."""
+        phases = positions_T[:, None].float() * (self.frequencies / self.divisors)
+        cos, sin = phases.cos().to(self.dtype), phases.sin().to(self.dtype)
+        return Angles(torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None])
+
+
+def rotate(x_TNH: Tensor, angles: Angles) -> Tensor:
+    """Turn every head by its token's angles."""
+    half = x_TNH.shape[-1] // 2
+    swapped_TNH = torch.cat((x_TNH[..., half:], x_TNH[..., :half]), dim=-1)
+    return (x_TNH * angles.cos).add_(swapped_TNH.mul_(angles.signed_sin))
+
+
+def make_rotary(config: ModelConfig, dtype: torch.dtype) -> Rotary:
+    """The rotary embedding that the configuration asks for."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float) / config.head_dim
+    frequencies = 1.0 / (config.rope_theta**exponents)
+    if config.rope_scaling is not None:
+        frequencies = _stretched(frequencies, config.rope_scaling)
+    return Rotary(frequencies, torch.ones_like(frequencies), dtype)
+
+
+def _stretched(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Divide low frequencies by the factor, keep high ones, and blend between."""
+    low, high, context = scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_context_tokens
+    wavelengths = 2 * math.pi / frequencies
+    blend = (context / wavelengths - low) / (high - low)
+    blended = (1 - blend) * frequencies / scaling.factor + blend * frequencies
+    is_medium = (wavelengths >= context / high) & (wavelengths <= context / low)
+    slowed = torch.where(wavelengths > context / low, frequencies / scaling.factor, frequencies)
+    return torch.where(is_medium, blended, slowed)

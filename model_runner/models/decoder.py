@@ -1,0 +1,166 @@
+"""The decoder that all families share. A family says in a `DecoderShape` what it changes.
+
+Knows nothing of pages and rows: attention over the cache is the backend's.
+"""
+
+# T tokens in batch · N query heads · K kv heads · H head dim · D model dim · V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model_runner.attention.backend import AttentionBackend
+from model_runner.layers import Angles, Linear, RMSNorm, Rotary, make_linear, make_norm, make_rotary, rotate
+from model_runner.model_config import ModelConfig
+
+Handle = TypeVar("Handle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShape:
+    """What a family changes about the shared decoder.
+
+    `is_gguf_interleaved`: GGUF files of this family hold the rows of q and k with the two halves of a head interleaved.
+    """
+
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_mlp_bias: bool = False
+    has_head_norms: bool = False
+    is_gguf_interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer's parameters; q, k, v and gate, up are fused."""
+
+    input_norm: RMSNorm
+    qkv: Linear
+    q_norm: RMSNorm | None
+    k_norm: RMSNorm | None
+    output: Linear
+    mlp_norm: RMSNorm
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A decoder-only transformer; `head` is the embedding itself where they are tied."""
+
+    config: ModelConfig
+    shape: DecoderShape
+    embedding: Tensor
+    layers: tuple[Layer, ...]
+    norm: RMSNorm
+    head: Linear
+    rotary: Rotary
+
+    def forward(
+        self, token_ids_T: Tensor, positions_T: Tensor, backend: AttentionBackend[Handle], handle: Handle
+    ) -> Tensor:
+        """Hidden states [T, D] before the last norm; stores the tokens' K and V."""
+        hidden_TD = F.embedding(token_ids_T, self.embedding)
+        angles = self.rotary.angles(positions_T)
+        out_TNH = torch.empty(len(token_ids_T), self.config.num_heads, self.config.head_dim, dtype=self.embedding.dtype)
+        for index, layer in enumerate(self.layers):
+            q_TNH, k_TKH, v_TKH = self._qkv(layer, layer.input_norm(hidden_TD), angles)
+            backend.forward(index, q_TNH, k_TKH, v_TKH, handle, out_TNH)
+            hidden_TD = hidden_TD + layer.output(out_TNH.flatten(1))
+            gate, up = layer.gate_up(layer.mlp_norm(hidden_TD)).chunk(2, dim=-1)
+            hidden_TD = hidden_TD + layer.down(F.silu(gate).mul_(up))
+        return hidden_TD
+
+    def logits(self, hidden_BD: Tensor) -> Tensor:
+        """Logits [B, V] in float32 of the given hidden states."""
+        return self.head(self.norm(hidden_BD)).float()
+
+    def _qkv(self, layer: Layer, hidden_TD: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+        num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
+        qkv = layer.qkv(hidden_TD).view(len(hidden_TD), num_heads + 2 * num_kv_heads, self.config.head_dim)
+        qk, v_TKH = qkv[:, : num_heads + num_kv_heads], qkv[:, num_heads + num_kv_heads :]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            qk = torch.cat((layer.q_norm(qk[:, :num_heads]), layer.k_norm(qk[:, num_heads:])), dim=1)
+        qk = rotate(qk, angles)
+        return qk[:, :num_heads], qk[:, num_heads:], v_TKH
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name in a transformers checkpoint, where to write it); fused parameters appear as their parts."""
+        config = self.config
+        qkv_rows = [config.num_heads * config.head_dim] + 2 * [config.num_kv_heads * config.head_dim]
+        yield "model.embed_tokens.weight", self.embedding
+        for index, layer in enumerate(self.layers):
+            prefix = f"model.layers.{index}."
+            yield prefix + "input_layernorm.weight", layer.input_norm.weight
+            yield prefix + "post_attention_layernorm.weight", layer.mlp_norm.weight
+            yield from _parts(layer.qkv, qkv_rows, [f"{prefix}self_attn.{x}_proj" for x in "qkv"])
+            yield from _parts(layer.output, [config.hidden_size], [prefix + "self_attn.o_proj"])
+            yield from _parts(
+                layer.gate_up, 2 * [config.intermediate_size], [prefix + "mlp.gate_proj", prefix + "mlp.up_proj"]
+            )
+            yield from _parts(layer.down, [config.hidden_size], [prefix + "mlp.down_proj"])
+            if layer.q_norm is not None and layer.k_norm is not None:
+                yield prefix + "self_attn.q_norm.weight", layer.q_norm.weight
+                yield prefix + "self_attn.k_norm.weight", layer.k_norm.weight
+        yield "model.norm.weight", self.norm.weight
+        if not config.is_embedding_tied:
+            yield "lm_head.weight", self.head.weight
+
+
+def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -> Decoder:
+    """A decoder with parameters still to be written."""
+    embedding = torch.empty(config.vocabulary, config.hidden_size, dtype=dtype)
+    head = (
+        Linear(embedding, None)
+        if config.is_embedding_tied
+        else make_linear(config.hidden_size, config.vocabulary, has_bias=False, dtype=dtype)
+    )
+    return Decoder(
+        config=config,
+        shape=shape,
+        embedding=embedding,
+        layers=tuple(_make_layer(config, shape, dtype) for _ in range(config.num_layers)),
+        norm=make_norm(config.hidden_size, eps=config.norm_eps, dtype=dtype),
+        head=head,
+        rotary=make_rotary(config, dtype),
+    )
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Number of weights, biases and norms left out."""
+    attention = 2 * config.hidden_size * config.head_dim * (config.num_heads + config.num_kv_heads)
+    layer = attention + 3 * config.hidden_size * config.intermediate_size
+    return config.num_layers * layer + config.vocabulary * config.hidden_size * (2 - config.is_embedding_tied)
+
+
+def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -> Layer:
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
+
+    def head_norm() -> RMSNorm | None:
+        return make_norm(head_dim, eps=config.norm_eps, dtype=dtype) if shape.has_head_norms else None
+
+    return Layer(
+        input_norm=make_norm(hidden, eps=config.norm_eps, dtype=dtype),
+        qkv=make_linear(hidden, q_size + 2 * kv_size, has_bias=shape.has_qkv_bias, dtype=dtype),
+        q_norm=head_norm(),
+        k_norm=head_norm(),
+        output=make_linear(q_size, hidden, has_bias=shape.has_output_bias, dtype=dtype),
+        mlp_norm=make_norm(hidden, eps=config.norm_eps, dtype=dtype),
+        gate_up=make_linear(hidden, 2 * inner, has_bias=shape.has_mlp_bias, dtype=dtype),
+        down=make_linear(inner, hidden, has_bias=shape.has_mlp_bias, dtype=dtype),
+    )
+
+
+def _parts(linear: Linear, num_rows: list[int], names: list[str]) -> Iterator[tuple[str, Tensor]]:
+    for name, weight in zip(names, torch.split(linear.weight, num_rows), strict=True):
+        yield f"{name}.weight", weight
+    if linear.bias is not None:
+        for name, bias in zip(names, torch.split(linear.bias, num_rows), strict=True):
+            yield f"{name}.bias", bias

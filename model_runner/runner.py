@@ -1,0 +1,98 @@
+"""Executes plans strictly in order: release, copy, admit, forward, sample. Decides nothing and holds no sockets."""
+
+# B sampled rows · T tokens in batch · D model dim · V vocabulary
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wire.messages import BrokenRow, RowStep, StepPlan, StepResult
+
+from .attention.backend import AttentionBackend
+from .batch import BatchPlan, build_batch
+from .errors import FatalError
+from .kv_pool import KVPool
+from .models.decoder import Decoder
+from .rows import RowTable
+from .sampler import Sampled, sample
+
+Handle = TypeVar("Handle")
+
+NO_LOGITS = "the model gave no usable logits (NaN or infinite) for this request"
+
+
+class Runner(Generic[Handle]):
+    """A model, its KV pool and the rows that live in it."""
+
+    def __init__(self, model: Decoder, backend: AttentionBackend[Handle], pool: KVPool) -> None:
+        self._model = model
+        self._backend = backend
+        self._pool = pool
+        self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
+        self._next_step = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps executed so far."""
+        return self._next_step
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one plan.
+
+        Raises:
+            FatalError: it is not the next one, or does not fit the rows; the runner is not to be used any more.
+        """
+        if plan.step != self._next_step:
+            raise FatalError(f"step {plan.step} came where step {self._next_step} was due")
+        self._next_step += 1
+        for row in plan.released:
+            self._table.release(row)
+        self._copy(plan)
+        for admission in plan.admissions:
+            self._table.admit(admission)
+        for step in plan.rows:
+            if step.row in self._table.sampling:
+                self._table.append_pages(step.row, step.page_ids)
+        if not plan.rows:
+            return StepResult(step=plan.step, token_ids=b"")
+        batch = build_batch(self._table, plan.rows, vocabulary=self._model.config.vocabulary)
+        hidden_TD = self.forward(batch)
+        sampled_rows = [(b, step) for b, step in enumerate(plan.rows) if step.is_sampled]
+        sampled = self._sample(hidden_TD, batch, sampled_rows)
+        self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
+        self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
+        return StepResult(
+            step=plan.step,
+            token_ids=sampled.token_ids.tobytes(),
+            logprobs=sampled.logprobs,
+            broken=tuple(BrokenRow(row=sampled_rows[i][1].row, message=NO_LOGITS) for i in sampled.broken),
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: BatchPlan) -> Tensor:
+        """Hidden states [T, D] of a batch, storing its K and V."""
+        handle = self._backend.begin_step(batch)
+        return self._model.forward(batch.token_ids_T, batch.positions_T, self._backend, handle)
+
+    def _copy(self, plan: StepPlan) -> None:
+        if not plan.copies:
+            return
+        sources = [copy.source for copy in plan.copies]
+        destinations = [copy.destination for copy in plan.copies]
+        if min(sources + destinations) < 0 or max(sources + destinations) >= self._pool.num_pages:
+            raise FatalError(f"the plan copies pages outside of the pool's {self._pool.num_pages} pages")
+        self._pool.copy_pages(torch.tensor(sources), torch.tensor(destinations))
+
+    def _sample(self, hidden_TD: Tensor, batch: BatchPlan, sampled_rows: list[tuple[int, RowStep]]) -> Sampled:
+        if not sampled_rows:
+            return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=())
+        indices = [b for b, _ in sampled_rows]
+        last_tokens = torch.from_numpy(batch.qo_indptr[1:][indices].astype(np.int64) - 1)
+        logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
+        params = [self._table.sampling[step.row] for _, step in sampled_rows]
+        return sample(logits_BV, params, batch.kv_lens[indices].astype(np.int64))

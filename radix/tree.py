@@ -1,0 +1,357 @@
+"""The radix tree of cached prefixes: matching, inserting, pinning, evicting.
+
+Edges are runs of whole pages and children are keyed by the bytes of their first page, so a walk is one dict look-up and
+one compare per edge, by offset. Positions are (node, depth): `depth` tokens from the root, in or at the end of `node`.
+A split puts a new node *above*, so a position stays valid: `settle` finds it again by going up. Knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from .eviction import EvictionQueue
+from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
+from .pages import Owner, PageId, PagePool
+
+FORK_LOOK = 8
+
+
+class Position(NamedTuple):
+    """A place in the tree: `depth` tokens from the root, inside `node` or at its end."""
+
+    node: Node
+    depth: int
+
+
+class Fork(NamedTuple):
+    """A cached page that shares its first `num_tokens` tokens with what was looked for; `position` is its end."""
+
+    page: PageId
+    position: Position
+    num_tokens: int
+
+
+class RadixTree:
+    """Pages by the tokens before and in them, one root per namespace.
+
+    >>> pool = PagePool(8)
+    >>> tree = RadixTree(page_tokens=1, pool=pool)
+    >>> namespace = Namespace("m", None, "")
+    >>> position, duplicates = tree.insert(Position(tree.root(namespace), 0), b"aaaabbbb", pool.allocate(2))
+    >>> tree.match(namespace, b"aaaabbbbcccc").depth, tree.match(namespace, b"bbbb").depth
+    (2, 0)
+    >>> tree.evict(1), tree.match(namespace, b"aaaabbbb").depth
+    (1, 1)
+    """
+
+    def __init__(self, *, page_tokens: int, pool: PagePool) -> None:
+        self.page_tokens = page_tokens
+        self.page_bytes = page_tokens * TOKEN_BYTES
+        self.pool = pool
+        self.roots: dict[Namespace, Node] = {}
+        self.evictable_pages = 0
+        self.version = 0
+        self.queue = EvictionQueue()
+        self._clock = 0
+
+    # --- looking
+
+    def match(self, namespace: Namespace, query: bytes) -> Position | None:
+        """Find where the longest cached run of whole pages of `query` ends; None in an unknown namespace. Read-only."""
+        node = self.roots.get(namespace)
+        if node is None:
+            return None
+        page_bytes = self.page_bytes
+        offset = 0
+        while offset + page_bytes <= len(query):
+            child = node.children.get(query[offset : offset + page_bytes])
+            if child is None:
+                break
+            node = child
+            num_bytes = len(node.key)
+            if query.startswith(node.key, offset):
+                offset += num_bytes
+                continue
+            offset += self._whole_pages(common_run(node.key, 0, query, offset))
+            break
+        return Position(node, offset // TOKEN_BYTES)
+
+    def look_for_fork(self, position: Position, rest: bytes) -> Fork | None:
+        """Find the page after `position` that shares most first tokens with `rest`, among at most eight."""
+        if not rest:
+            return None
+        node, depth = position
+        rest = rest[: self.page_bytes]
+        if depth < node.end:
+            index = (depth - node.start) // self.page_tokens
+            key = node.key[index * self.page_bytes : (index + 1) * self.page_bytes]
+            num_tokens = common_tokens(key, rest)
+            return Fork(node.pages[index], Position(node, depth + self.page_tokens), num_tokens) if num_tokens else None
+        best: Fork | None = None
+        for child in islice(reversed(node.forks.get(rest[:TOKEN_BYTES], {})), FORK_LOOK):
+            num_tokens = common_tokens(child.key[: self.page_bytes], rest)
+            if best is None or num_tokens > best.num_tokens:
+                end = min(depth + self.page_tokens, child.end)
+                best = Fork(child.pages[0], Position(child, end), num_tokens)
+        return best
+
+    def pages_to(self, position: Position) -> list[PageId]:
+        """List the pages from the root to `position`."""
+        node, depth = position
+        runs = [node.pages[: (depth - node.start) // self.page_tokens]]
+        while node.parent is not None:
+            node = node.parent
+            runs.append(node.pages)
+        return [page for run in reversed(runs) for page in run]
+
+    def settle(self, position: Position) -> Position:
+        """Find a position again after splits."""
+        node, depth = position
+        while depth <= node.start and node.parent is not None:
+            node = node.parent
+        return Position(node, depth)
+
+    # --- growing
+
+    def root(self, namespace: Namespace) -> Node:
+        """Get or make the root of a namespace."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Node(None, 0, bytearray(), [], 0, namespace=namespace)
+        return root
+
+    def insert(self, position: Position, query: bytes, pages: Sequence[PageId]) -> tuple[Position, list[PageId]]:
+        """Enter the whole pages of `query` below `position`; returns where they end and the pages that were not taken.
+
+        Pages that the tree already holds are not taken. The position must be settled; the caller pins the new one.
+        """
+        node, depth = position
+        duplicates: list[PageId] = []
+        offset = 0
+        while offset < len(query):
+            if depth == node.end:
+                child = node.children.get(query[offset : offset + self.page_bytes])
+                if child is None:
+                    break
+                node = child
+            run = self._whole_pages(common_run(node.key, (depth - node.start) * TOKEN_BYTES, query, offset))
+            first = offset // self.page_bytes
+            duplicates += pages[first : first + run // self.page_bytes]
+            offset += run
+            depth += run // TOKEN_BYTES
+            if offset < len(query) and depth < node.end:
+                node = self._split(node, depth)
+        if offset < len(query):
+            node = self._append(node, query[offset:], pages[offset // self.page_bytes :])
+            depth = node.end
+        return Position(node, depth), duplicates
+
+    def insert_donor(self, position: Position, tail: bytes, page: PageId) -> bool:
+        """Keep a partly filled page with its tokens `tail` below `position`, unless what is there begins with them."""
+        fork = self.look_for_fork(position, tail)
+        if (fork is not None and fork.num_tokens * TOKEN_BYTES == len(tail)) or not self.pool.adopt([page]):
+            return False
+        node, depth = position
+        if depth < node.end:
+            node = self._split(node, depth)
+        self._drop_superseded(node, tail)
+        self._add_child(Node(node, depth, bytearray(tail), [page], self._tick(), is_donor=True))
+        return True
+
+    def touch(self, node: Node) -> None:
+        """Make `node` the most recently used; its ancestors count as used when it was."""
+        node.last_used = self._tick()
+
+    def _append(self, node: Node, key: bytes, pages: Sequence[PageId]) -> Node:
+        adopted = self.pool.adopt(pages)
+        self._drop_superseded(node, key[: self.page_bytes])
+        if node.parent is None or node.children or node.pinned_children:
+            child = Node(node, node.end, bytearray(key), adopted, self._tick())
+            self._add_child(child)
+            return child
+        node.key += key
+        node.pages += adopted
+        self.version += 1
+        self.evictable_pages += len(adopted)
+        self.queue.add(node)
+        return node
+
+    def _add_child(self, child: Node) -> None:
+        assert child.parent is not None
+        self._link(child)
+        self.version += 1
+        self.evictable_pages += len(child.pages)
+        self.queue.add(child)
+
+    def _drop_superseded(self, node: Node, page_key: bytes) -> None:
+        """Free the unpinned donors below `node` whose tokens are the start of a page that is about to enter."""
+        for child in list(islice(reversed(node.forks.get(page_key[:TOKEN_BYTES], {})), FORK_LOOK)):
+            if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
+                self.pool.free(child.pages, Owner.TREE)
+                self.evictable_pages -= 1
+                self._remove(child)
+
+    def _split(self, node: Node, depth: int) -> Node:
+        """Cut `node` at `depth`: a new node takes what is above, `node` keeps what is below; returns the new one."""
+        num_pages = (depth - node.start) // self.page_tokens
+        num_bytes = num_pages * self.page_bytes
+        upper = Node(node.parent, node.start, node.key[:num_bytes], node.pages[:num_pages], node.last_used)
+        self._unlink(node)
+        self._link(upper)
+        node.parent, node.start = upper, depth
+        node.key, node.pages = node.key[num_bytes:], node.pages[num_pages:]
+        self._link(node)
+        upper.ends = {end: count for end, count in node.ends.items() if end <= depth}
+        node.ends = {end: count for end, count in node.ends.items() if end > depth}
+        upper.pinned_pages = min(node.pinned_pages, num_pages)
+        node.pinned_pages -= upper.pinned_pages
+        upper.pinned_children = int(node.is_pinned)
+        return upper
+
+    # --- pinning
+
+    def pin(self, position: Position) -> None:
+        """Keep the path to `position` from eviction. O(nodes on the path that nobody had pinned yet)."""
+        node, depth = position
+        was_pinned = node.is_pinned
+        node.ends[depth] = node.ends.get(depth, 0) + 1
+        self._pins_changed(node, was_pinned)
+
+    def unpin(self, position: Position) -> None:
+        """Undo one `pin`; the position need not be settled. A detached page that nobody pins any more is freed."""
+        node, depth = self.settle(position)
+        was_pinned = node.is_pinned
+        if node.ends[depth] > 1:
+            node.ends[depth] -= 1
+        else:
+            del node.ends[depth]
+        self._pins_changed(node, was_pinned)
+
+    def pages_held_by_one(self, position: Position) -> int:
+        """Count the pages on the path to `position` that only one pin, the one at `position`, keeps from eviction."""
+        node, depth = self.settle(position)
+        if node.pinned_children or node.ends.get(depth) != 1:
+            return 0
+        num_pages = 0
+        others = [end for end in node.ends if end != depth]
+        while True:
+            shared = max(others, default=node.start)
+            num_pages += max(depth - shared, 0) // self.page_tokens
+            if others or node.parent is None or node.parent.pinned_children > 1:
+                return num_pages
+            node = node.parent
+            depth, others = node.end, list(node.ends)
+
+    def _pins_changed(self, node: Node, was_pinned: bool) -> None:
+        current: Node | None = node
+        while current is not None:
+            if current.pinned_children:
+                pinned = len(current.pages)
+            else:
+                tokens = max(current.ends, default=current.start) - current.start
+                pinned = -(-tokens // self.page_tokens)
+            growth, current.pinned_pages = pinned - current.pinned_pages, pinned
+            if current.is_detached:
+                self.pool.free(current.pages[pinned:], Owner.TREE)
+                del current.pages[pinned:], current.key[pinned * self.page_bytes :]
+            else:
+                self.evictable_pages -= growth
+                self.queue.add(current)
+            parent = current.parent
+            if current.is_pinned == was_pinned:
+                return
+            if parent is None:
+                self._drop_root_if_empty(current)
+                return
+            was_pinned = parent.is_pinned
+            parent.pinned_children += 1 if current.is_pinned else -1
+            current = parent
+
+    # --- shrinking
+
+    def evict(self, num_pages: int) -> int:
+        """Free up to `num_pages` unpinned pages, each from the end of the branch that goes first; returns how many."""
+        freed: list[PageId] = []
+        while len(freed) < num_pages and (node := self.queue.head()) is not None:
+            count = min(num_pages - len(freed), len(node.pages) - node.pinned_pages)
+            freed += reversed(node.pages[-count:])
+            self.evictable_pages -= count
+            if count == len(node.pages):
+                self._remove(node)
+            else:
+                del node.pages[-count:], node.key[-count * self.page_bytes :]
+        self.pool.free(freed, Owner.TREE)
+        self.version += bool(freed)
+        return len(freed)
+
+    def detach_all(self) -> int:
+        """Forget every root; returns how many pages came free. Pinned ones are freed with their last pin."""
+        roots = list(self.roots.values())
+        self.roots.clear()
+        self.version += 1
+        freed = sum(self._detach(root) for root in roots)
+        self.queue = EvictionQueue()
+        return freed
+
+    def detach_page(self, node: Node, page: PageId) -> None:
+        """Forget one page and everything below it."""
+        index = node.pages.index(page)
+        if index:
+            self._split(node, node.start + index * self.page_tokens)
+        self._unlink(node)
+        parent = node.parent
+        self._detach(node)
+        self.version += 1
+        if parent is not None:
+            self.queue.add(parent)
+            self._drop_root_if_empty(parent)
+
+    def _detach(self, top: Node) -> int:
+        freed = 0
+        for node in list(top.walk()):
+            node.is_detached = True
+            unpinned = node.pages[node.pinned_pages :]
+            self.evictable_pages -= len(unpinned)
+            freed += len(unpinned)
+            self.pool.free(unpinned, Owner.TREE)
+            del node.pages[node.pinned_pages :], node.key[node.pinned_pages * self.page_bytes :]
+            node.children.clear()
+            node.forks.clear()
+        return freed
+
+    def _remove(self, node: Node) -> None:
+        """Take a leaf without pins out of the tree; its parent inherits its recency."""
+        parent = node.parent
+        assert parent is not None
+        self._unlink(node)
+        node.pages = []
+        parent.last_used = max(parent.last_used, node.last_used)
+        self.queue.add(parent)
+        self._drop_root_if_empty(parent)
+
+    def _drop_root_if_empty(self, node: Node) -> None:
+        if node.namespace is not None and not (node.children or node.is_pinned or node.is_detached):
+            del self.roots[node.namespace]
+
+    def _link(self, child: Node) -> None:
+        assert child.parent is not None
+        child.parent.children[bytes(child.key[: self.page_bytes])] = child
+        child.parent.forks.setdefault(bytes(child.key[:TOKEN_BYTES]), {})[child] = None
+
+    def _unlink(self, child: Node) -> None:
+        assert child.parent is not None
+        del child.parent.children[bytes(child.key[: self.page_bytes])]
+        token = bytes(child.key[:TOKEN_BYTES])
+        siblings = child.parent.forks[token]
+        del siblings[child]
+        if not siblings:
+            del child.parent.forks[token]
+
+    def _whole_pages(self, num_bytes: int) -> int:
+        return num_bytes - num_bytes % self.page_bytes
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock

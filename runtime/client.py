@@ -1,0 +1,311 @@
+"""The tokenizer process's side of the socket to the scheduler: open requests, operators' wishes, the last `Stats`.
+
+Every request that is opened gets exactly one end: a terminal message of the scheduler, or an error when a process of
+the launch has died. Knows neither text nor HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Literal, Protocol, assert_never
+
+from wire.errors import BY_CODE, AxilError, Broken, DuplicateId, Unavailable
+from wire.messages import (
+    Cancel,
+    Control,
+    ControlReply,
+    Done,
+    Finish,
+    Refused,
+    Stats,
+    Submit,
+    Tokens,
+    ToTokenizer,
+    decode_to_tokenizer,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+STATS_MISSING_AFTER_S = 10.0
+
+MakeError = Callable[[], AxilError]
+
+
+class FrameSocket(Protocol):
+    """What the client needs of a DEALER socket; `Link` is one."""
+
+    def send(self, data: bytes, /) -> None:
+        """Queue one frame; never waits."""
+
+    async def recv(self) -> bytes:
+        """The next frame."""
+
+
+class OpenRequest:
+    """One request at the scheduler, and what has arrived for it."""
+
+    __slots__ = ("_error", "_messages", "_waiter", "ended", "is_ended", "request_id")
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.is_ended = False
+        self.ended: asyncio.Event | None = None
+        self._messages: list[Tokens | Done] = []
+        self._error: AxilError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def take(self) -> list[Tokens | Done]:
+        """Everything that has arrived since the last call, in order; waits until there is something.
+
+        Raises:
+            AxilError: the request was refused, or nothing more can arrive.
+        """
+        while not self._messages:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        messages, self._messages = self._messages, []
+        return messages
+
+    def put(self, message: Tokens | Done) -> None:
+        """Hand a message to the one who takes."""
+        self._messages.append(message)
+        self._wake()
+
+    def fail(self, error: AxilError) -> None:
+        """End the request with `error`, after what has arrived."""
+        self._error = error
+        self._wake()
+
+    def mark_ended(self) -> None:
+        """Note that the scheduler has forgotten this request, so that its id is free again."""
+        self.is_ended = True
+        if self.ended is not None:
+            self.ended.set()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class SchedulerClient:
+    """Requests to the scheduler and their replies, over one socket.
+
+    `receive` must run in a task. Until the first `Stats` new work is refused as Unavailable.
+    """
+
+    def __init__(self, socket: FrameSocket) -> None:
+        self._socket = socket
+        self._open: dict[str, OpenRequest] = {}
+        self._left: dict[str, OpenRequest] = {}
+        self._controls: dict[int, asyncio.Future[ControlReply]] = {}
+        self._control_ids = itertools.count(1)
+        self._first_stats = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._refusal: MakeError | None = _starting
+        self._stats = Stats()
+        self._stats_at = 0.0
+
+    @property
+    def stats(self) -> Stats:
+        """The scheduler's latest state and counters; all zero before the first."""
+        return self._stats
+
+    @property
+    def num_open(self) -> int:
+        """Requests whose client waits for a reply."""
+        return len(self._open)
+
+    def why_unhealthy(self) -> str | None:
+        """The sentence that says why this server can't serve now; None while it can."""
+        if self._refusal is not None:
+            return self._refusal().message
+        if self._stats.stuck is not None:
+            return self._stats.stuck
+        silence_s = asyncio.get_running_loop().time() - self._stats_at
+        if silence_s > STATS_MISSING_AFTER_S:
+            return f"the scheduler has sent no figures for {silence_s:.0f} s"
+        return None
+
+    async def wait_until_ready(self) -> None:
+        """Ask for the first `Stats` and wait until the scheduler, and so the model runner, is ready."""
+        self._send(Control(control_id=next(self._control_ids), action="stats"))
+        await self._first_stats.wait()
+
+    async def wait_until_idle(self) -> None:
+        """Return when no request is open."""
+        while self._open:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def check_accepting(self) -> None:
+        """Return while new work is taken.
+
+        Raises:
+            AxilError: the server is starting, stopping or broken.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def check_ids_free(self, request_ids: list[str]) -> None:
+        """Return when none of the ids belongs to an open request and no two are the same.
+
+        Raises:
+            DuplicateId: names the id.
+        """
+        seen = set()
+        for request_id in request_ids:
+            if request_id in self._open or request_id in seen:
+                raise DuplicateId(
+                    f"rid {request_id!r} belongs to a request that is still open. Send another, or none.", field="rid"
+                )
+            seen.add(request_id)
+
+    async def open(self, submit: Submit) -> OpenRequest:
+        """Submit a request; whoever opens must `close`.
+
+        An id that was left a moment ago is free once the scheduler has confirmed it, which is waited for.
+
+        Raises:
+            DuplicateId: the id belongs to an open request.
+            AxilError: no new work is taken.
+        """
+        while True:
+            self.check_accepting()
+            self.check_ids_free([submit.request_id])
+            left = self._left.get(submit.request_id)
+            if left is None:
+                break
+            if left.ended is None:
+                left.ended = asyncio.Event()
+            await left.ended.wait()
+        request = self._open[submit.request_id] = OpenRequest(submit.request_id)
+        self._send(submit)
+        return request
+
+    def close(self, request: OpenRequest, *, kept_tokens: int | None) -> None:
+        """Leave a request: with `kept_tokens` the client has its answer (a stop string), else it is cancelled.
+
+        Does nothing when the scheduler has ended the request already.
+        """
+        if request.is_ended or self._open.get(request.request_id) is not request:
+            return
+        self._left[request.request_id] = request
+        self._forget(request.request_id)
+        if kept_tokens is None:
+            self._send(Cancel(request_id=request.request_id))
+        else:
+            self._send(Finish(request_id=request.request_id, kept_tokens=kept_tokens))
+
+    async def control(
+        self, action: Literal["flush", "stats", "abort"], *, request_id: str | None = None
+    ) -> ControlReply:
+        """Have an operator's wish done.
+
+        Raises:
+            AxilError: the server is starting, stopping or broken.
+        """
+        self.check_accepting()
+        control_id = next(self._control_ids)
+        reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
+        self._controls[control_id] = reply
+        self._send(Control(control_id=control_id, action=action, request_id=request_id))
+        try:
+            return await reply
+        finally:
+            del self._controls[control_id]
+
+    def refuse_new(self, make_error: MakeError) -> None:
+        """From now on new work ends with `make_error()`."""
+        self._refusal = make_error
+
+    def fail_open(self, make_error: MakeError) -> None:
+        """End every open request and every wish with `make_error()`, and tell the scheduler, if it still lives."""
+        for request in [*self._open.values()]:
+            request.fail(make_error())
+            self.close(request, kept_tokens=None)
+        for left in self._left.values():
+            left.mark_ended()
+        self._left.clear()
+        for reply in self._controls.values():
+            if not reply.done():
+                reply.set_exception(make_error())
+
+    async def receive(self) -> None:
+        """Take frames until cancelled.
+
+        Raises:
+            msgspec.ValidationError: a frame holds something else than messages to a tokenizer.
+        """
+        while True:
+            for message in decode_to_tokenizer(await self._socket.recv()):
+                self._take(message)
+
+    def _take(self, message: ToTokenizer) -> None:
+        match message:
+            case Tokens():
+                request = self._open.get(message.request_id)
+                if request is not None:
+                    request.put(message)
+            case Done():
+                request = self._ended(message.request_id)
+                if request is not None:
+                    request.put(message)
+            case Refused():
+                request = self._ended(message.request_id)
+                if request is not None:
+                    request.fail(error_of(message))
+            case Stats():
+                self._take_stats(message)
+            case ControlReply():
+                if message.stats is not None:
+                    self._take_stats(message.stats)
+                reply = self._controls.get(message.control_id)
+                if reply is not None and not reply.done():
+                    reply.set_result(message)
+            case _:
+                assert_never(message)
+
+    def _take_stats(self, stats: Stats) -> None:
+        self._stats = stats
+        self._stats_at = asyncio.get_running_loop().time()
+        if not self._first_stats.is_set():
+            self._first_stats.set()
+            if self._refusal is _starting:
+                self._refusal = None
+
+    def _ended(self, request_id: str) -> OpenRequest | None:
+        request = self._forget(request_id)
+        gone = request or self._left.pop(request_id, None)
+        if gone is not None:
+            gone.mark_ended()
+        return request
+
+    def _forget(self, request_id: str) -> OpenRequest | None:
+        request = self._open.pop(request_id, None)
+        if not self._open:
+            self._idle.set()
+        return request
+
+    def _send(self, message: Submit | Cancel | Finish | Control) -> None:
+        self._socket.send(encode(message))
+
+
+def error_of(refused: Refused) -> AxilError:
+    """The error that a `Refused` message stands for."""
+    kind = BY_CODE.get(refused.code, Broken)
+    error = kind(refused.message)
+    error.field = refused.field
+    return error
+
+
+def _starting() -> AxilError:
+    return Unavailable("the server is starting; the model is not loaded yet. Try again in a few seconds.")

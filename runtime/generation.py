@@ -1,0 +1,282 @@
+"""One request's answer as it grows: token ids become text, stop strings end it, reuse and times are noted.
+
+Knows nothing of HTTP or of any API's shapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import msgspec
+
+from wire.errors import Broken, Refused
+from wire.messages import Done, Reuse, Submit, Tokens, bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.sampling import SamplingParams, checked
+
+from .client import OpenRequest, SchedulerClient
+from .metrics import RequestMetrics
+from .text.detokenizer import detokenizer
+from .text.stop import StopStrings
+from .text.tokenizer import Tokenizer
+
+INLINE_CHARACTERS = 2048
+"""Shorter texts are tokenised on the event loop: that takes less time than a thread's wake-up."""
+
+MAX_STOP_CHARACTERS = 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One output token with its logprob and the most likely ones in its place."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why an answer ended; `matched` is the stop string or the token id that stopped it."""
+
+    reason: Literal["stop", "length", "cancelled"]
+    matched: int | str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What has come since the last one; the last has `end`. Text may lag behind the token ids."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]
+    end: End | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What to generate from, ready to be submitted."""
+
+    token_ids: list[int]
+    sampling: SamplingParams
+    request_id: str
+    salt: str = ""
+
+
+class Generation:
+    """An answer on its way. Iterating gives `Delta`s, the last one with `end`; leaving the context cancels the rest."""
+
+    def __init__(
+        self, prompt: Prompt, open_request: OpenRequest, client: SchedulerClient, tokenizer: Tokenizer, times: Times
+    ) -> None:
+        sampling = prompt.sampling
+        self.prompt = prompt
+        self.times = times
+        self.output_ids: list[int] = []
+        self.reuse: Reuse | None = None
+        self.num_retractions = 0
+        self._client = client
+        self._open = open_request
+        self._detokenizer = detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+        self._stop = StopStrings(sampling.stop, is_kept=sampling.no_stop_trim) if sampling.stop else None
+        self._hidden_ids = frozenset() if sampling.no_stop_trim else frozenset(sampling.stop_token_ids)
+        self._end: End | None = None
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._client.close(self._open, kept_tokens=None)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the cache; 0 before the request is scheduled."""
+        return self.reuse.cached_tokens if self.reuse is not None else 0
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Delta:
+        """Raises AxilError when the request is refused or broken, or a process died."""
+        if self._end is not None:
+            raise StopAsyncIteration
+        return self._taken(await self._open.take())
+
+    def _taken(self, messages: list[Tokens | Done]) -> Delta:
+        pieces: list[str] = []
+        logprobs: list[TokenLogprob] = []
+        num_before = len(self.output_ids)
+        for message in messages:
+            self.reuse = self.reuse or message.reuse
+            if isinstance(message, Done):
+                self._take_done(message, pieces)
+                break
+            self._take_tokens(message, pieces, logprobs)
+            if self._end is not None:
+                break
+        token_ids = self.output_ids[num_before:]
+        if token_ids:
+            self.times.note_tokens(len(token_ids))
+        if self._end is not None:
+            self.times.note_end()
+        return Delta(text="".join(pieces), token_ids=token_ids, logprobs=logprobs, end=self._end)
+
+    def _take_tokens(self, message: Tokens, pieces: list[str], logprobs: list[TokenLogprob]) -> None:
+        for i, token_id in enumerate(bytes_to_ids(message.token_ids)):
+            self.output_ids.append(token_id)
+            if message.logprobs:
+                logprobs.append(TokenLogprob(token_id, *unpack_logprobs(message.logprobs[i])))
+            if token_id in self._hidden_ids:
+                continue
+            self._show(self._detokenizer.push(token_id), pieces)
+            if self._end is not None:
+                self._client.close(self._open, kept_tokens=len(self.output_ids))
+                return
+
+    def _take_done(self, message: Done, pieces: list[str]) -> None:
+        self.num_retractions = message.num_retractions
+        if message.reason == "broken":
+            raise Broken(message.message or "the model gave no usable result for this request.")
+        self._show(self._detokenizer.flush(), pieces)
+        if self._end is not None:
+            return
+        if self._stop is not None:
+            pieces.append(self._stop.flush())
+        self._end = End(message.reason, message.matched_token_id, message.message)
+
+    def _show(self, text: str, pieces: list[str]) -> None:
+        if not text or self._stop is None:
+            pieces.append(text)
+            return
+        pieces.append(self._stop.push(text))
+        if self._stop.matched is not None:
+            self._end = End("stop", self._stop.matched)
+
+
+class Times:
+    """When a request arrived, gave its first token and ended, on the monotonic clock."""
+
+    __slots__ = ("_last_at", "_metrics", "arrived_at", "ended_at", "first_at")
+
+    def __init__(self, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
+        self.arrived_at = time.monotonic()
+        self.first_at: float | None = None
+        self.ended_at: float | None = None
+        self._last_at = self.arrived_at
+
+    def note_tokens(self, num_tokens: int) -> None:
+        """Tokens have come."""
+        now = time.monotonic()
+        if self.first_at is None:
+            self.first_at = now
+            self._metrics.time_to_first_token_s(now - self.arrived_at)
+        else:
+            self._metrics.inter_token_latency_s(now - self._last_at, num_tokens)
+        self._last_at = now
+
+    def note_end(self) -> None:
+        """The answer is complete."""
+        self.ended_at = time.monotonic()
+        self._metrics.request_latency_s(self.ended_at - self.arrived_at)
+
+    @property
+    def elapsed_s(self) -> float:
+        """From arrival to the end, or to now."""
+        return (self.ended_at or time.monotonic()) - self.arrived_at
+
+
+class Generator:
+    """Turns texts into prompts, and prompts into generations."""
+
+    def __init__(self, client: SchedulerClient, tokenizer: Tokenizer, metrics: RequestMetrics) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self._metrics = metrics
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
+
+    def arrival(self) -> Times:
+        """Start a request's clock."""
+        return Times(self._metrics)
+
+    async def encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            Refused: `text` is empty.
+        """
+        if not text:
+            raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
+        encode = self.tokenizer.encode
+        token_ids = await self.off_loop(len(text), lambda: encode(text, add_special_tokens=add_special_tokens))
+        return self.checked_ids(token_ids, field=field)
+
+    def checked_ids(self, token_ids: Sequence[int], *, field: str) -> list[int]:
+        """Return `token_ids` when they can be a prompt.
+
+        Raises:
+            Refused: there are none, or one lies outside the vocabulary.
+        """
+        if not token_ids:
+            raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
+        limit = self.client.stats.vocabulary or self.tokenizer.vocabulary
+        for token_id in (min(token_ids), max(token_ids)):
+            if not 0 <= token_id < limit:
+                raise Refused(
+                    f"{field} holds the token id {token_id}; this model's are in [0, {limit - 1}]. Use its tokenizer.",
+                    field=field,
+                )
+        return list(token_ids)
+
+    async def off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
+        """Do `work` on a text of that length, in a thread when it is long, so that other streams flow on."""
+        if num_characters < INLINE_CHARACTERS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def start(self, prompt: Prompt, times: Times) -> Generation:
+        """Submit a prompt; leave the generation's context to cancel what is left of it.
+
+        Raises:
+            AxilError: a sampling parameter is wrong, the id is in use, or no new work is taken.
+        """
+        prompt = replace(prompt, sampling=self._resolved(prompt.sampling))
+        submit = Submit(
+            request_id=prompt.request_id,
+            token_ids=ids_to_bytes(prompt.token_ids),
+            sampling=prompt.sampling,
+            salt=prompt.salt,
+        )
+        open_request = await self.client.open(submit)
+        return Generation(prompt, open_request, self.client, self.tokenizer, times)
+
+    @contextlib.asynccontextmanager
+    async def start_all(self, prompts: Sequence[Prompt], times: Times) -> AsyncIterator[list[Generation]]:
+        """Submit several prompts as one; leaving the context cancels what is left of them."""
+        self.client.check_ids_free([prompt.request_id for prompt in prompts])
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(await self.start(prompt, times)) for prompt in prompts]
+
+    def _resolved(self, sampling: SamplingParams) -> SamplingParams:
+        for string in sampling.stop:
+            if len(string) > MAX_STOP_CHARACTERS:
+                raise Refused(
+                    f"a stop string has {len(string):,} characters; at most {MAX_STOP_CHARACTERS:,} are allowed. "
+                    "Shorten it.",
+                    field="stop",
+                )
+        eos = () if sampling.ignore_eos else self.tokenizer.eos_token_ids
+        return msgspec.structs.replace(
+            checked(sampling),
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+            stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
+        )

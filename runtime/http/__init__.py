@@ -1,0 +1,1 @@
+"""The HTTP front: one module per API. Knows no sockets to the scheduler and no tensors."""

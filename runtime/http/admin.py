@@ -1,0 +1,173 @@
+"""The small routes: health, the model's and the server's description, flush, abort, metrics, tokenise."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import msgspec
+from aiohttp import web
+
+from runtime.generation import Prompt
+from runtime.metrics import CONTENT_TYPE
+from wire.errors import Refused, Unavailable, UnknownModel
+from wire.sampling import SamplingParams
+
+from .errors import json_response
+from .fields import read_fields, shown
+from .front import FRONT, Front
+
+_PROBE_S = 20.0
+_PROBE_SALT = "axil health probe"
+_SECRET = ("api_key",)
+
+
+async def index(request: web.Request) -> web.Response:
+    """Say what this is."""
+    front = request.app[FRONT]
+    text = (
+        f"axil serves {front.model_name}.\n"
+        "POST /v1/chat/completions, /v1/completions or /generate; GET /v1/models, /health, /metrics.\n"
+    )
+    return web.Response(text=text)
+
+
+async def health(request: web.Request) -> web.Response:
+    """Whether the server can serve, from the scheduler's heartbeat; nothing is generated."""
+    why = request.app[FRONT].generator.client.why_unhealthy()
+    if why is not None:
+        raise Unavailable(why)
+    return json_response({"status": "ok"})
+
+
+async def health_generate(request: web.Request) -> web.Response:
+    """Whether one token comes back within 20 s."""
+    generator = request.app[FRONT].generator
+    prompt = Prompt(
+        token_ids=[0],
+        sampling=SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+        request_id=f"health-{uuid.uuid4().hex}",
+        salt=_PROBE_SALT,
+    )
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            with await generator.start(prompt, generator.arrival()) as generation:
+                async for _ in generation:
+                    pass
+    except TimeoutError as error:
+        raise Unavailable(f"no token came within {_PROBE_S:.0f} s") from error
+    return json_response({"status": "ok"})
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """The one model, in OpenAI's list."""
+    return json_response({"object": "list", "data": [_model_card(request.app[FRONT])]})
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """The model, when it is this one."""
+    front = request.app[FRONT]
+    name = request.match_info["name"]
+    if name != front.model_name:
+        raise UnknownModel(f"model {shown(name)} is not served here; {front.model_name!r} is.", field="model")
+    return json_response(_model_card(front))
+
+
+async def model_info(request: web.Request) -> web.Response:
+    """The model, as SGLang's clients ask for it."""
+    front = request.app[FRONT]
+    return json_response(
+        {
+            "model_path": front.launch.model_path,
+            "tokenizer_path": front.launch.tokenizer_dir,
+            "served_model_name": front.model_name,
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": "default",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": front.files.model_config.get("model_type"),
+            "architectures": front.files.model_config.get("architectures"),
+        }
+    )
+
+
+async def server_info(request: web.Request) -> web.Response:
+    """The whole configuration and the scheduler's latest figures."""
+    front = request.app[FRONT]
+    stats = front.generator.client.stats
+    shown_config = {name: value for name, value in front.launch.server_info.items() if name not in _SECRET}
+    return json_response(
+        {
+            **shown_config,
+            "model_path": front.launch.model_path,
+            "served_model_name": front.model_name,
+            "dp_size": 1,
+            "max_total_num_tokens": stats.num_pages * stats.page_tokens,
+            "max_running_requests": stats.max_running,
+            "context_length": stats.context_tokens,
+            "internal_states": [msgspec.structs.asdict(stats)],
+        }
+    )
+
+
+async def flush_cache(request: web.Request) -> web.Response:
+    """Drop every cached page; requests in flight are not disturbed."""
+    reply = await request.app[FRONT].generator.client.control("flush")
+    return web.Response(text=f"Cache flushed: {reply.count} pages.\n")
+
+
+async def abort_request(request: web.Request) -> web.Response:
+    """Abort the request with this very `rid`, or all."""
+    fields = await read_fields(request)
+    rid = fields.string("rid")
+    is_all = fields.boolean("abort_all", False)
+    if not is_all and not rid:
+        raise Refused("rid is missing. Send the id of a request, or abort_all true.", field="rid")
+    client = request.app[FRONT].generator.client
+    reply = await client.control("abort", request_id=None if is_all else rid)
+    return json_response({"aborted": reply.count})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Everything for Prometheus."""
+    front = request.app[FRONT]
+    return web.Response(body=front.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """Token ids of a text."""
+    front = request.app[FRONT]
+    fields = await read_fields(request)
+    text = fields.string("prompt")
+    with_special_tokens = fields.boolean("add_special_tokens", True)
+    encode = front.generator.tokenizer.encode
+    if text is None:
+        raise fields.wrong_type("prompt", "a string", text)
+    token_ids = await front.generator.off_loop(len(text), lambda: encode(text, add_special_tokens=with_special_tokens))
+    context_tokens = front.generator.client.stats.context_tokens
+    return json_response({"tokens": token_ids, "count": len(token_ids), "max_model_len": context_tokens})
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    """Text of token ids."""
+    front = request.app[FRONT]
+    fields = await read_fields(request)
+    token_ids = fields.integers("tokens")
+    if token_ids:
+        front.generator.checked_ids(token_ids, field="tokens")
+    is_skipping = fields.boolean("skip_special_tokens", True)
+    text = front.generator.tokenizer.decode(token_ids, skip_special_tokens=is_skipping)
+    return json_response({"text": text})
+
+
+def _model_card(front: Front) -> dict[str, object]:
+    return {
+        "id": front.model_name,
+        "object": "model",
+        "created": front.started_at,
+        "owned_by": "axil",
+        "root": front.launch.model_path,
+        "parent": None,
+        "max_model_len": front.generator.client.stats.context_tokens or None,
+    }

@@ -1,0 +1,48 @@
+"""Errors in the one envelope that SGLang's and OpenAI's clients both read.
+
+It is `{"error": {"message", "type", "param", "code"}}`. Knows no route.
+"""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+
+from wire.errors import AxilError, DuplicateId, Overloaded, Unavailable
+
+_RETRY_WHEN_UNAVAILABLE_S = 5
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+def status_of(error: AxilError) -> int:
+    """The HTTP status; a duplicate id is a 400, because clients repeat a 409 by themselves."""
+    return 400 if isinstance(error, DuplicateId) else error.status
+
+
+def envelope(status: int, message: str, *, code: str | None, param: str | None = None) -> dict[str, object]:
+    """The body of an error."""
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def in_stream(error: AxilError) -> dict[str, object]:
+    """The frame that ends a stream whose status has been sent already."""
+    body = envelope(status_of(error), error.message, code=error.code, param=error.field)
+    return {"error": {**body["error"], "retryable": status_of(error) in (429, 503)}}  # type: ignore[dict-item]  # a dict
+
+
+def error_response(error: AxilError) -> web.Response:
+    """The whole answer to a request that failed before its first byte."""
+    status = status_of(error)
+    headers = {}
+    if isinstance(error, Overloaded):
+        headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(_RETRY_WHEN_UNAVAILABLE_S)
+    body = envelope(status, error.message, code=error.code, param=error.field)
+    return json_response(body, status=status, headers=headers)
+
+
+def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """`body` as JSON."""
+    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")

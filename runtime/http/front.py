@@ -1,0 +1,42 @@
+"""What every route needs: the generator, the model's name and files, metrics. Holds no request's state."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from runtime.config import TokenizerLaunch
+from runtime.generation import Generator
+from runtime.metrics import Metrics
+from runtime.text.template import ChatTemplate
+from runtime.text.tokenizer import ModelFiles
+
+from .fields import Fields
+
+
+@dataclass(slots=True, kw_only=True)
+class Front:
+    """One server's HTTP front. `template` is None when the model has none."""
+
+    launch: TokenizerLaunch
+    files: ModelFiles
+    generator: Generator
+    metrics: Metrics
+    template: ChatTemplate | None
+    started_at: int = field(default_factory=lambda: int(time.time()))
+    unknown_fields: set[str] = field(default_factory=set)
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in requests and replies."""
+        return self.launch.model_name
+
+    def warn_unknown(self, *read: Fields) -> None:
+        """Log fields that no route has read."""
+        for fields in read:
+            fields.warn_unknown(self.unknown_fields)
+
+
+FRONT = web.AppKey("front", Front)

@@ -1,0 +1,250 @@
+"""`/generate`: SGLang's native API, single or batch, streamed cumulatively."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aiohttp import web
+
+from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
+from runtime.text.tokenizer import Tokenizer
+from wire.errors import Refused
+
+from .errors import json_response
+from .fields import Fields, is_integers, read_fields, shown
+from .front import FRONT, Front
+from .sampling import read_salt, read_sampling
+from .sse import merged, respond
+
+DEFAULT_NEW_TOKENS = 128
+MAX_RID_CHARACTERS = 256
+
+T = TypeVar("T")
+
+_UNSUPPORTED: dict[str, object] = dict.fromkeys(
+    (
+        "input_embeds",
+        "image_data",
+        "video_data",
+        "audio_data",
+        "lora_path",
+        "session_params",
+        "token_ids_logprob",
+        "return_hidden_states",
+        "custom_logit_processor",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "return_routed_experts",
+        "return_sampling_mask",
+        "return_entropy",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the answer is to contain, for the whole batch."""
+
+    with_text_in_logprobs: bool
+    with_prompt_ids: bool
+    is_batch: bool
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One generation's answer so far."""
+
+    generation: Generation
+    wish: _Wish
+    tokenizer: Tokenizer
+    text: str = ""
+    end: End | None = None
+    logprobs: list[list[object]] = field(default_factory=list)
+    top_logprobs: list[list[list[object]]] = field(default_factory=list)
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.end = delta.end
+        for token in delta.logprobs:
+            self._add_logprob(token)
+
+    def body(self) -> dict[str, object]:
+        """The answer in SGLang's form."""
+        body: dict[str, object] = {
+            "text": self.text,
+            "output_ids": self.generation.output_ids,
+            "meta_info": self._meta_info(),
+        }
+        if self.wish.with_prompt_ids:
+            body["prompt_token_ids"] = self.generation.prompt.token_ids
+        return body
+
+    def _meta_info(self) -> dict[str, object]:
+        generation = self.generation
+        num_tokens = len(generation.output_ids)
+        meta: dict[str, object] = {
+            "id": generation.prompt.request_id,
+            "finish_reason": None if self.end is None else _finish_reason(self.end, num_tokens),
+            "prompt_tokens": len(generation.prompt.token_ids),
+            "cached_tokens": generation.cached_tokens,
+            "completion_tokens": num_tokens,
+            "weight_version": "default",
+            "num_retractions": generation.num_retractions,
+        }
+        if self.end is not None:
+            meta["e2e_latency"] = generation.times.elapsed_s
+            if generation.reuse is not None:
+                meta["queue_time"] = generation.reuse.queue_s
+        num_top = generation.prompt.sampling.num_top_logprobs
+        if num_top is not None:
+            meta["input_token_logprobs"] = []
+            meta["output_token_logprobs"] = self.logprobs
+            meta["output_token_logprobs_length"] = len(self.logprobs)
+            if num_top > 0:
+                meta["input_top_logprobs"] = []
+                meta["output_top_logprobs"] = self.top_logprobs
+        return meta
+
+    def _add_logprob(self, token: TokenLogprob) -> None:
+        self.logprobs.append(self._triple(token.logprob, token.token_id))
+        if token.top:
+            self.top_logprobs.append([self._triple(logprob, token_id) for token_id, logprob in token.top])
+
+    def _triple(self, logprob: float, token_id: int) -> list[object]:
+        return [logprob, token_id, self.tokenizer.token_text(token_id) if self.wish.with_text_in_logprobs else None]
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    """Answer one prompt or a list of them."""
+    front = request.app[FRONT]
+    times = front.generator.arrival()
+    front.generator.client.check_accepting()
+    fields = await read_fields(request)
+    fields.refuse(_UNSUPPORTED)
+    token_ids, is_batch = await _read_prompts(front, fields)
+    prompts = _read_items(front, fields, token_ids, is_batch=is_batch)
+    wish = _Wish(
+        with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
+        with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
+        is_batch=is_batch,
+    )
+    is_stream = fields.boolean("stream", False)
+    front.warn_unknown(fields)
+    async with front.generator.start_all(prompts, times) as generations:
+        answers = [_Answer(generation, wish, front.generator.tokenizer) for generation in generations]
+        if is_stream:
+            return await respond(request, _frames(generations, answers, wish), request_id=prompts[0].request_id)
+        async for i, delta in merged(generations):
+            answers[i].add(delta)
+    bodies = [answer.body() for answer in answers]
+    return json_response(bodies if is_batch else bodies[0], headers={"X-Request-Id": prompts[0].request_id})
+
+
+async def _frames(
+    generations: Sequence[Generation], answers: Sequence[_Answer], wish: _Wish
+) -> AsyncIterator[dict[str, object]]:
+    async for i, delta in merged(generations):
+        answers[i].add(delta)
+        body = answers[i].body()
+        yield {"index": i, **body} if wish.is_batch else body
+
+
+async def _read_prompts(front: Front, fields: Fields) -> tuple[list[list[int]], bool]:
+    text, input_ids = fields.raw("text"), fields.raw("input_ids")
+    if (text is None) == (input_ids is None):
+        raise Refused("exactly one of text and input_ids must be given. Send one of them.", field="text")
+    generator = front.generator
+    if text is not None:
+        texts = fields.strings("text")
+        if not texts:
+            raise Refused("text is an empty list; it must hold at least one prompt. Send a prompt.", field="text")
+        encoded = [await generator.encode(each, add_special_tokens=True, field="text") for each in texts]
+        return encoded, isinstance(text, list)
+    if not isinstance(input_ids, list):
+        raise fields.wrong_type("input_ids", "a list of integers or of such lists", input_ids)
+    is_batch = bool(input_ids) and isinstance(input_ids[0], list)
+    batch = input_ids if is_batch else [input_ids]
+    for each in batch:
+        if not isinstance(each, list) or not is_integers(each):
+            raise fields.wrong_type("input_ids", "a list of integers or of such lists", each)
+    return [generator.checked_ids(each, field="input_ids") for each in batch], is_batch
+
+
+def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_batch: bool) -> list[Prompt]:
+    num_items = len(token_ids)
+    rids = _read_rids(fields, num_items, is_batch=is_batch)
+    sampling_fields = _per_item(fields, "sampling_params", num_items, lambda one: one.fields("sampling_params"))
+    top_logprobs = _per_item(fields, "top_logprobs_num", num_items, lambda one: one.integer("top_logprobs_num"))
+    with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
+    starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
+    salt = read_salt(fields)
+    prompts = []
+    for i in range(num_items):
+        if with_logprobs[i] and starts[i] not in (None, -1):
+            raise Refused(
+                f"logprob_start_len must be -1, got {starts[i]}: logprobs of the prompt are not supported yet. "
+                "Leave it out.",
+                field="logprob_start_len",
+            )
+        own = sampling_fields[i]
+        wanted, seed = own.integer("max_new_tokens"), own.integer("sampling_seed")
+        sampling = read_sampling(
+            own,
+            max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
+            seed=seed,
+            num_top_logprobs=(top_logprobs[i] or 0) if with_logprobs[i] else None,
+        )
+        front.warn_unknown(own)
+        prompts.append(Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt))
+    return prompts
+
+
+def _per_item(fields: Fields, name: str, num_items: int, read: Callable[[Fields], T]) -> list[T]:
+    """A field that may be one value for all prompts or a list with one each."""
+    value = fields.raw(name)
+    if not isinstance(value, list):
+        return [read(fields)] * num_items
+    if len(value) != num_items:
+        raise fields.wrong_type(name, f"one value or a list of {num_items}, one for each prompt", value)
+    return [read(Fields({name: each})) for each in value]
+
+
+def _read_rids(fields: Fields, num_items: int, *, is_batch: bool) -> list[str]:
+    value = fields.raw("rid")
+    if isinstance(value, list):
+        rids = list(fields.strings("rid"))
+        if len(rids) != num_items:
+            raise fields.wrong_type("rid", f"a string or a list of {num_items}, one for each prompt", value)
+        return [checked_rid(rid) for rid in rids]
+    rid = fields.string("rid")
+    if rid is None:
+        return [uuid.uuid4().hex for _ in range(num_items)]
+    checked_rid(rid)
+    return [f"{rid}_{i}" for i in range(num_items)] if is_batch else [rid]
+
+
+def checked_rid(rid: str) -> str:
+    """Return `rid` when it can be a request's id.
+
+    Raises:
+        Refused: it is empty or too long.
+    """
+    if 0 < len(rid) <= MAX_RID_CHARACTERS:
+        return rid
+    raise Refused(
+        f"rid must have 1 to {MAX_RID_CHARACTERS} characters, got {len(rid)} ({shown(rid)}). Change rid.", field="rid"
+    )
+
+
+def _finish_reason(end: End, num_tokens: int) -> dict[str, object]:
+    match end.reason:
+        case "stop":
+            return {"type": "stop", "matched": end.matched}
+        case "length":
+            return {"type": "length", "length": num_tokens}
+        case "cancelled":
+            return {"type": "abort", "message": end.message or "the request was aborted"}

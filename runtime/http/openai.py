@@ -1,0 +1,125 @@
+"""What the two OpenAI routes have in common: the model's name, usage, finish reasons, ids."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.generation import End, Generation
+from wire.errors import Cancelled, UnknownModel
+from wire.sampling import SamplingParams
+
+from .fields import Fields, shown
+from .front import Front
+from .generate import checked_rid
+from .sampling import read_sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """What every chunk of an answer repeats, and how usage is to be sent in a stream."""
+
+    id: str
+    kind: str
+    created: int
+    model: str
+    is_stream: bool
+    with_usage: bool
+    with_usage_in_each: bool
+
+    def chunk(self, choices: list[dict[str, object]], generations: Sequence[Generation]) -> dict[str, object]:
+        """One frame of a stream."""
+        body = self._head(choices)
+        if self.with_usage:
+            body["usage"] = usage(generations) if self.with_usage_in_each else None
+        return body
+
+    def usage_chunk(self, generations: Sequence[Generation]) -> dict[str, object]:
+        """The frame after the last choice, for those who asked for it."""
+        return {**self._head([]), "usage": usage(generations)}
+
+    def whole(self, choices: list[dict[str, object]], generations: Sequence[Generation]) -> dict[str, object]:
+        """The answer that is not streamed."""
+        return {**self._head(choices), "usage": usage(generations)}
+
+    def _head(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> Answering:
+    """Read `stream`, `stream_options` and `rid`; a stream's chunks have the object `kind`.
+
+    Raises:
+        Refused: a field has the wrong type.
+    """
+    rid = fields.string("rid")
+    options = fields.fields("stream_options")
+    with_usage = options.boolean("include_usage", False)
+    with_usage_in_each = options.boolean("continuous_usage_stats", False)
+    front.warn_unknown(options)
+    return Answering(
+        id=f"{prefix}-{uuid.uuid4().hex}" if rid is None else checked_rid(rid),
+        kind=kind,
+        created=int(time.time()),
+        model=front.model_name,
+        is_stream=fields.boolean("stream", False),
+        with_usage=with_usage,
+        with_usage_in_each=with_usage_in_each,
+    )
+
+
+def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_logprobs: int | None) -> SamplingParams:
+    """The sampling parameters, with OpenAI's name of the seed.
+
+    Raises:
+        Refused: a field has the wrong type or is not supported.
+    """
+    seed = fields.integer("seed")
+    return read_sampling(fields, max_new_tokens=max_new_tokens, seed=seed, num_top_logprobs=num_top_logprobs)
+
+
+def check_model(front: Front, fields: Fields) -> None:
+    """Return when the request names this server's model, or none.
+
+    Raises:
+        UnknownModel: it names another.
+    """
+    name = fields.string("model")
+    if name not in (None, front.model_name, front.launch.model_path):
+        raise UnknownModel(
+            f"model {shown(name)} is not served here; this server has {front.model_name!r}. See /v1/models.",
+            field="model",
+        )
+
+
+def usage(generations: Sequence[Generation]) -> dict[str, object]:
+    """Tokens of a whole answer."""
+    num_prompt = sum(len(generation.prompt.token_ids) for generation in generations)
+    num_output = sum(len(generation.output_ids) for generation in generations)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_output,
+        "total_tokens": num_prompt + num_output,
+        "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in generations)},
+    }
+
+
+def finish(end: End | None) -> dict[str, object]:
+    """A choice's `finish_reason`, and at the end what stopped it.
+
+    Raises:
+        Cancelled: somebody aborted the request.
+    """
+    if end is None:
+        return {"finish_reason": None}
+    if end.reason == "cancelled":
+        raise Cancelled(end.message or "the request was aborted.")
+    return {"finish_reason": end.reason, "matched_stop": end.matched}

@@ -1,0 +1,188 @@
+"""`/v1/chat/completions`: OpenAI's API for chats, over the model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from aiohttp import web
+
+from runtime.generation import Generation, Prompt, TokenLogprob
+from runtime.text.template import Message, template_variables
+from runtime.text.tokenizer import Tokenizer
+from wire.errors import Refused
+from wire.sampling import SamplingParams
+
+from .errors import json_response
+from .fields import Fields, read_fields, shown
+from .front import FRONT, Front
+from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
+from .sampling import read_salt
+from .sse import respond
+
+_UNSUPPORTED: dict[str, object] = {
+    "tools": None,
+    "functions": None,
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "audio": None,
+    "prediction": None,
+    "web_search_options": None,
+    "input_ids": None,
+}
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """Give the assistant's next turn."""
+    front = request.app[FRONT]
+    times = front.generator.arrival()
+    front.generator.client.check_accepting()
+    fields = await read_fields(request)
+    check_model(front, fields)
+    fields.refuse(_UNSUPPORTED)
+    answering = read_answering(front, fields, prefix="chatcmpl", kind="chat.completion.chunk")
+    sampling = _read_sampling(fields)
+    salt = read_salt(fields)
+    token_ids = await _read_prompt(front, fields)
+    front.warn_unknown(fields)
+    prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt)
+    with await front.generator.start(prompt, times) as generation:
+        if answering.is_stream:
+            frames = _frames(answering, generation, front.generator.tokenizer)
+            return await respond(request, frames, request_id=answering.id)
+        body = await _whole(answering, generation, front.generator.tokenizer)
+    return json_response(body, headers={"X-Request-Id": answering.id})
+
+
+async def _whole(answering: Answering, generation: Generation, tokenizer: Tokenizer) -> dict[str, object]:
+    pieces: list[str] = []
+    tokens: list[TokenLogprob] = []
+    end = None
+    async for delta in generation:
+        pieces.append(delta.text)
+        tokens += delta.logprobs
+        end = delta.end
+    with_logprobs = generation.prompt.sampling.num_top_logprobs is not None
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "".join(pieces)},
+        "logprobs": _logprobs(tokens, tokenizer) if with_logprobs else None,
+        **finish(end),
+    }
+    return {**answering.whole([choice], [generation]), "object": "chat.completion"}
+
+
+async def _frames(
+    answering: Answering, generation: Generation, tokenizer: Tokenizer
+) -> AsyncIterator[dict[str, object]]:
+    with_logprobs = generation.prompt.sampling.num_top_logprobs is not None
+    is_begun = False
+    async for delta in generation:
+        ending = finish(delta.end)
+        if not is_begun:
+            is_begun = True
+            head = {"role": "assistant", "content": ""}
+            yield answering.chunk([{"index": 0, "delta": head, "logprobs": None, "finish_reason": None}], [generation])
+        if delta.text or delta.logprobs:
+            choice = {
+                "index": 0,
+                "delta": {"content": delta.text},
+                "logprobs": _logprobs(delta.logprobs, tokenizer) if with_logprobs else None,
+                "finish_reason": None,
+            }
+            yield answering.chunk([choice], [generation])
+        if delta.end is not None:
+            yield answering.chunk([{"index": 0, "delta": {}, "logprobs": None, **ending}], [generation])
+    if answering.with_usage:
+        yield answering.usage_chunk([generation])
+
+
+def _read_sampling(fields: Fields) -> SamplingParams:
+    old_name, new_name = fields.integer("max_tokens"), fields.integer("max_completion_tokens")
+    num_top = fields.integer("top_logprobs")
+    with_logprobs = fields.boolean("logprobs", False)
+    if num_top and not with_logprobs:
+        raise Refused("top_logprobs needs logprobs to be true. Set logprobs.", field="top_logprobs")
+    return read_openai_sampling(
+        fields,
+        max_new_tokens=old_name if new_name is None else new_name,
+        num_top_logprobs=(num_top or 0) if with_logprobs else None,
+    )
+
+
+async def _read_prompt(front: Front, fields: Fields) -> list[int]:
+    messages = _read_messages(fields)
+    variables = template_variables(fields.mapping("chat_template_kwargs"))
+    is_open = fields.boolean("continue_final_message", False)
+    with_prompt = fields.boolean("add_generation_prompt", not is_open)
+    if is_open and with_prompt:
+        raise Refused(
+            "continue_final_message and add_generation_prompt can't both be true. Set one of them.",
+            field="add_generation_prompt",
+        )
+    template = front.template
+    if template is None:
+        raise Refused(
+            "this model has no chat template. Use /v1/completions, or start the server with --chat-template FILE.",
+            field="messages",
+        )
+
+    def rendered() -> str:
+        if is_open:
+            return template.render_open(messages, variables=variables)
+        return template.render(messages, add_generation_prompt=with_prompt, variables=variables)
+
+    num_characters = sum(len(str(message["content"])) for message in messages)
+    text = await front.generator.off_loop(num_characters, rendered)
+    # The template has written the special tokens itself.
+    return await front.generator.encode(text, add_special_tokens=False, field="messages")
+
+
+def _read_messages(fields: Fields) -> list[Message]:
+    items = fields.items("messages")
+    if not items:
+        raise Refused("messages is empty; it must hold at least one message. Send one.", field="messages")
+    messages = []
+    for item in items:
+        if not item.string("role"):
+            raise Refused(f"{item.name('role')} is missing. Set it to user, for example.", field=item.name("role"))
+        messages.append({**item.everything(), "content": _content(item)})
+    return messages
+
+
+def _content(item: Fields) -> str:
+    """A message's text; several text parts are joined by line ends."""
+    value = item.raw("content")
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case list():
+            return "\n".join(_part(part) for part in item.items("content"))
+        case _:
+            raise item.wrong_type("content", "a string or a list of parts", value)
+
+
+def _part(part: Fields) -> str:
+    kind = part.string("type")
+    if kind != "text":
+        raise Refused(
+            f"{part.name('type')} must be text, got {shown(kind)}: this model reads text only. Leave the part out.",
+            field=part.name("type"),
+        )
+    text = part.string("text")
+    if text is None:
+        raise part.wrong_type("text", "a string", text)
+    return text
+
+
+def _logprobs(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, object]:
+    def entry(token_id: int, logprob: float) -> dict[str, object]:
+        value = tokenizer.token_bytes(token_id)
+        return {"token": value.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(value)}
+
+    content = [
+        entry(token.token_id, token.logprob) | {"top_logprobs": [entry(*pair) for pair in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}

@@ -1,0 +1,148 @@
+"""`/v1/completions`: OpenAI's API for plain text, with lists of prompts and of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from runtime.generation import Delta, Generation, Prompt, TokenLogprob
+from runtime.text.tokenizer import Tokenizer
+from wire.errors import Refused
+
+from .errors import json_response
+from .fields import Fields, is_integers, read_fields
+from .front import FRONT, Front
+from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
+from .sampling import read_salt
+from .sse import merged, respond
+
+DEFAULT_NEW_TOKENS = 16
+
+_UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprobs": None, "response_format": None}
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One prompt's answer so far, and where its next token's text begins."""
+
+    index: int
+    tokenizer: Tokenizer
+    with_logprobs: bool
+    prompt_text: str
+    offset: int
+    is_begun: bool = False
+
+    def body(self, delta: Delta) -> dict[str, object]:
+        """The delta as a choice; an echoed prompt stands before the first one."""
+        text = delta.text if self.is_begun else self.prompt_text + delta.text
+        self.is_begun = True
+        return {
+            "index": self.index,
+            "text": text,
+            "logprobs": self._logprobs(delta.logprobs) if self.with_logprobs else None,
+            **finish(delta.end),
+        }
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, object]:
+        texts = [self.tokenizer.token_text(token.token_id) for token in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(self.offset)
+            self.offset += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._top(token, text) for token, text in zip(tokens, texts, strict=True)],
+            "text_offset": offsets,
+        }
+
+    def _top(self, token: TokenLogprob, text: str) -> dict[str, float]:
+        top = {self.tokenizer.token_text(token_id): logprob for token_id, logprob in token.top}
+        return top | {text: token.logprob}
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """Continue one prompt or several."""
+    front = request.app[FRONT]
+    times = front.generator.arrival()
+    front.generator.client.check_accepting()
+    fields = await read_fields(request)
+    check_model(front, fields)
+    fields.refuse(_UNSUPPORTED)
+    answering = read_answering(front, fields, prefix="cmpl", kind="text_completion")
+    prompts = await _read_prompts(front, fields, answering)
+    is_echoed = fields.boolean("echo", False)
+    with_logprobs = prompts[0].sampling.num_top_logprobs is not None
+    if is_echoed and with_logprobs:
+        raise Refused("echo with logprobs is not supported yet. Leave one of them out.", field="echo")
+    front.warn_unknown(fields)
+    choices = []
+    for i, prompt in enumerate(prompts):
+        text = front.generator.tokenizer.decode(prompt.token_ids, skip_special_tokens=True) if is_echoed else ""
+        choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text, len(text)))
+    async with front.generator.start_all(prompts, times) as generations:
+        if answering.is_stream:
+            return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
+        deltas: list[list[Delta]] = [[] for _ in generations]
+        async for i, delta in merged(generations):
+            deltas[i].append(delta)
+    bodies = [choice.body(_joined(parts)) for choice, parts in zip(choices, deltas, strict=True)]
+    return json_response(answering.whole(bodies, generations), headers={"X-Request-Id": answering.id})
+
+
+async def _frames(
+    answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]
+) -> AsyncIterator[dict[str, object]]:
+    async for i, delta in merged(generations):
+        if delta.text or delta.logprobs or delta.end is not None or not choices[i].is_begun:
+            yield answering.chunk([choices[i].body(delta)], [generations[i]])
+    if answering.with_usage:
+        yield answering.usage_chunk(generations)
+
+
+async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> list[Prompt]:
+    wanted = fields.integer("max_tokens")
+    sampling = read_openai_sampling(
+        fields,
+        max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
+        num_top_logprobs=fields.integer("logprobs"),
+    )
+    salt = read_salt(fields)
+    token_ids = await _read_token_ids(front, fields)
+    return [
+        Prompt(
+            token_ids=each,
+            sampling=sampling,
+            request_id=answering.id if len(token_ids) == 1 else f"{answering.id}_{i}",
+            salt=salt,
+        )
+        for i, each in enumerate(token_ids)
+    ]
+
+
+async def _read_token_ids(front: Front, fields: Fields) -> list[list[int]]:
+    generator = front.generator
+    match fields.raw("prompt"):
+        case None | []:
+            raise Refused("prompt is empty; it must hold at least one token. Send a prompt.", field="prompt")
+        case str() as text:
+            return [await generator.encode(text, add_special_tokens=True, field="prompt")]
+        case [str(), *_] as texts if all(isinstance(text, str) for text in texts):
+            return [await generator.encode(str(text), add_special_tokens=True, field="prompt") for text in texts]
+        case [list(), *_] as lists if all(isinstance(ids, list) and is_integers(ids) for ids in lists):
+            return [generator.checked_ids(list(ids), field="prompt") for ids in lists if isinstance(ids, list)]
+        case list() as ids if is_integers(ids):
+            return [generator.checked_ids(ids, field="prompt")]
+        case other:
+            raise fields.wrong_type("prompt", "a string, a list of strings, token ids or a list of such lists", other)
+
+
+def _joined(deltas: Sequence[Delta]) -> Delta:
+    return Delta(
+        text="".join(delta.text for delta in deltas),
+        token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
+        logprobs=[token for delta in deltas for token in delta.logprobs],
+        end=deltas[-1].end,
+    )

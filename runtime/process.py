@@ -1,0 +1,208 @@
+"""The tokenizer process: binds the port, serves HTTP, talks to the scheduler, and ends in order.
+
+Start it through the launcher: `python -P -m runtime.process --status-fd N`. Knows no API; those are in `runtime/http`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import secrets
+import socket
+from pathlib import Path
+
+import uvloop
+import zmq
+from aiohttp import web
+
+from wire import log as wire_log
+from wire.child import Child, Failed, LauncherGone, Notice, PeerDied, Shutdown, Started, adopt
+from wire.errors import AxilError, Broken, Unavailable
+from wire.sockets import Endpoints, connected
+
+from .client import MakeError, SchedulerClient
+from .config import HttpConfig, TokenizerLaunch
+from .generation import Generator
+from .http.app import build_app
+from .http.front import Front
+from .link import Link
+from .metrics import Metrics
+from .text.template import ChatTemplate, load_template
+from .text.tokenizer import ModelFiles, Tokenizer
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+FLUSH_S = 1.0
+"""How long answers may take to leave when the process has to go; half of it for those that end by themselves."""
+
+
+def main() -> int:
+    """Run the process; returns its exit status."""
+    launch, child = adopt(TokenizerLaunch, is_killed_with_launcher=False)
+    wire_log.configure("tokenizer")
+    try:
+        with listening(launch.config) as listener:
+            return uvloop.run(_serve(launch, child, listener))
+    except (OSError, ValueError) as error:
+        log.error("%s", error)
+        child.tell(Failed(message=str(error)))
+        return 1
+
+
+def listening(config: HttpConfig) -> socket.socket:
+    """A listening socket; no other process can share its port.
+
+    Raises:
+        OSError: names --host and --port, and says what is wrong with them.
+    """
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise OSError(f"--host {config.host} is no address of this machine: {error.strerror}") from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(_why_not_bound(config, error)) from error
+    return listener
+
+
+def _why_not_bound(config: HttpConfig, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {config.port} on {config.host} is taken by another process; choose another with --port "
+                "(0 takes a free one)"
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"--host {config.host} is no address of this machine"
+        case errno.EACCES:
+            return f"port {config.port} may not be opened by this user; choose one above 1023 with --port"
+        case _:
+            return f"can't listen on {config.host} port {config.port} (--host, --port): {error}"
+
+
+async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket) -> int:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    identity = f"tokenizer-{secrets.token_hex(8)}".encode()
+    link = Link(connected(context, zmq.DEALER, Endpoints(launch.run_dir).requests, identity=identity))
+    client = SchedulerClient(link)
+    front = build_front(launch, client)
+    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S / 2)
+    await runner.setup()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    notices: asyncio.Queue[Notice] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    child.watch(lambda notice: _hand_over(loop, notices, notice), run_dir=launch.run_dir)
+    receiving = asyncio.create_task(client.receive())
+    announcing = asyncio.create_task(_announce(client, child, listener))
+    try:
+        return await _until_told(client, notices, receiving)
+    finally:
+        await runner.cleanup()
+        for task in (receiving, announcing):
+            task.cancel()
+        await asyncio.gather(receiving, announcing, return_exceptions=True)
+        link.close()
+        context.term()
+
+
+def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
+    """Load the model's text files and put the parts of the HTTP front together.
+
+    Raises:
+        OSError, ValueError: a file is missing or not what its name says.
+    """
+    directory = Path(launch.tokenizer_dir)
+    files = ModelFiles.read(directory)
+    tokenizer = Tokenizer.load(directory)
+    source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
+    metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
+    return Front(
+        launch=launch,
+        files=files,
+        generator=Generator(client, tokenizer, metrics),
+        metrics=metrics,
+        template=None if source is None else ChatTemplate(source, tokenizer.special_tokens),
+    )
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, notices: asyncio.Queue[Notice], notice: Notice) -> None:
+    """Runs in the thread that watches the launcher; the loop may have ended already."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(notices.put_nowait, notice)
+
+
+async def _announce(client: SchedulerClient, child: Child, listener: socket.socket) -> None:
+    await client.wait_until_ready()
+    host, port = listener.getsockname()[:2]
+    shown_host = f"[{host}]" if ":" in host else host
+    child.tell(Started(facts={"address": f"http://{shown_host}:{port}"}))
+
+
+async def _until_told(client: SchedulerClient, notices: asyncio.Queue[Notice], receiving: asyncio.Task[None]) -> int:
+    """Serve until a notice or a broken link ends it; every open request has its end when this returns."""
+    told = asyncio.create_task(notices.get())
+    try:
+        await asyncio.wait({told, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            log.error("the link to the scheduler broke", exc_info=receiving.exception())
+            end_all(client, lambda: Broken("the link to the scheduler broke. Start the server again."))
+            return 1
+        notice = told.result()
+        if isinstance(notice, Shutdown):
+            return await _wind_down(client, notice, notices)
+        end_all(client, _cause(notice))
+        return 1
+    finally:
+        told.cancel()
+
+
+async def _wind_down(client: SchedulerClient, notice: Shutdown, notices: asyncio.Queue[Notice]) -> int:
+    log.info("stopping open_requests=%d grace_s=%.1f", client.num_open, notice.grace_s)
+    client.refuse_new(_stopping)
+    told = asyncio.create_task(notices.get())
+    idle = asyncio.create_task(client.wait_until_idle())
+    try:
+        await asyncio.wait({told, idle}, timeout=notice.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        is_orderly = not told.done() or isinstance(told.result(), Shutdown)
+        end_all(client, _stopping if is_orderly else _cause(told.result()))
+        return 0 if is_orderly else 1
+    finally:
+        told.cancel()
+        idle.cancel()
+
+
+def end_all(client: SchedulerClient, make_error: MakeError) -> None:
+    """Answer everything that is open, and everything that still comes, with `make_error()`."""
+    client.refuse_new(make_error)
+    client.fail_open(make_error)
+
+
+def _cause(notice: Notice) -> MakeError:
+    match notice:
+        case PeerDied():
+            words = f" Its last words: {notice.last_words}" if notice.last_words else ""
+            sentence = f"the {notice.process} process died ({notice.exit_status}).{words} Start the server again."
+        case LauncherGone():
+            sentence = "the launcher process died. Start the server again."
+        case Shutdown():
+            return _stopping
+    log.error("ending: %s", sentence)
+    return functools.partial(Broken, sentence)
+
+
+def _stopping() -> AxilError:
+    return Unavailable("the server is stopping. Start it again, or ask another.")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""What comes from the tokenizers: new requests, cancels, ends by stop string, aborts. Refuses what can never fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radix.cache import Namespace
+from wire import messages
+from wire.errors import DuplicateId, Overloaded, PromptTooLong
+from wire.errors import Refused as RefusedError
+
+from .leave import end
+from .request import ClientId, Request
+from .state import Reply, State
+
+
+def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: float) -> list[Reply]:
+    """Queue a request, or refuse it with the reason; either way it is answered exactly once in the end."""
+    token_ids = np.frombuffer(message.token_ids, dtype="<i4")
+    try:
+        if message.request_id in state.waiting or message.request_id in state.running:
+            raise DuplicateId(
+                f"rid {message.request_id!r} belongs to a request that is still open. Choose another.", field="rid"
+            )
+        if len(state.waiting) >= state.config.max_queued:
+            raise Overloaded(
+                f"{len(state.waiting)} requests are waiting and --max-queued is {state.config.max_queued}."
+                " Try again later.",
+            )
+        max_new_tokens = _checked_lengths(state, token_ids, message.sampling.max_new_tokens)
+    except (RefusedError, Overloaded) as error:
+        state.counters.refused_total += 1
+        refused = messages.Refused(
+            request_id=message.request_id,
+            code=error.code,
+            message=error.message,
+            field=error.field,
+        )
+        return [Reply(client, refused)]
+    buffer = np.empty(len(token_ids) + max_new_tokens, dtype=np.int32)
+    buffer[: len(token_ids)] = token_ids
+    state.counters.requests_total += 1
+    state.waiting[message.request_id] = Request(
+        request_id=message.request_id,
+        client=client,
+        namespace=Namespace(model=state.limits.model_fingerprint, adapter=None, salt=message.salt),
+        sampling=message.sampling,
+        buffer=buffer,
+        prompt_tokens=len(token_ids),
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=frozenset(message.sampling.stop_token_ids),
+        arrival=state.counters.requests_total,
+        arrived_s=now_s,
+        num_tokens=len(token_ids),
+        prompt_bytes=message.token_ids,
+    )
+    return []
+
+
+def cancel(state: State, request_id: str) -> list[Reply]:
+    """End a request because its client went away; unknown ids have ended already."""
+    request = find(state, request_id)
+    return [end(state, request, "cancelled", message="the request was cancelled")] if request else []
+
+
+def finish(state: State, request_id: str) -> list[Reply]:
+    """End a request whose tokenizer found a stop string; its computed pages stay cached."""
+    request = find(state, request_id)
+    return [end(state, request, "stop")] if request else []
+
+
+def abort(state: State, request_id: str | None) -> list[Reply]:
+    """Cancel the request of exactly this id, or all of them."""
+    if request_id is not None:
+        return cancel(state, request_id)
+    open_ids = [*state.running, *state.waiting]
+    return [reply for open_id in open_ids for reply in cancel(state, open_id)]
+
+
+def find(state: State, request_id: str) -> Request | None:
+    """The open request of this id."""
+    running = state.running.get(request_id)
+    return running.request if running is not None else state.waiting.get(request_id)
+
+
+def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | None) -> int:
+    limits = state.limits
+    prompt_tokens = len(token_ids)
+    if prompt_tokens == 0:
+        raise RefusedError("the prompt is empty; at least 1 token is needed. Send a prompt.", field="prompt")
+    low, high = int(token_ids.min()), int(token_ids.max())
+    if low < 0 or high >= limits.vocabulary:
+        raise RefusedError(
+            f"input_ids holds {low if low < 0 else high}; this model's token ids are in [0, {limits.vocabulary})."
+            " Tokenise with this model's tokenizer.",
+            field="input_ids",
+        )
+    for limit, name, flag in (
+        (limits.context_tokens, "this model's context is", "--context-length"),
+        (limits.pool_tokens, "the KV pool holds", "--max-total-tokens"),
+    ):
+        if prompt_tokens >= limit:
+            raise PromptTooLong(
+                f"the prompt has {prompt_tokens} tokens; {name} {limit}, output included."
+                f" Shorten the prompt or start the server with a larger {flag}.",
+                field="prompt",
+            )
+        if max_new_tokens is not None and prompt_tokens + max_new_tokens > limit:
+            raise PromptTooLong(
+                f"the prompt has {prompt_tokens} tokens and max_new_tokens is {max_new_tokens}; {name} {limit}."
+                f" Lower max_new_tokens to {limit - prompt_tokens} or start the server with a larger {flag}.",
+                field="max_new_tokens",
+            )
+    room_tokens = min(limits.context_tokens, limits.pool_tokens) - prompt_tokens
+    return room_tokens if max_new_tokens is None else max_new_tokens

@@ -1,0 +1,86 @@
+"""The one way out: how a request leaves its row, and how it ends. Pages, row and terminal reply go together."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wire.messages import Done
+
+from .request import Request, Running
+from .state import Reply, State
+
+
+def leave_row(state: State, running: Running, *, is_kept: bool) -> None:
+    """Give up the row and the lease; with `is_kept` the computed pages stay cached.
+
+    Results of steps in flight for this row are dropped when they arrive. Tokens whose step has not retired never enter
+    the tree, so their pages may be given out at once: the runner executes plans in order.
+    """
+    running.is_live = False
+    computed = running.computed_tokens if is_kept else 0
+    state.cache.release(running.lease, running.request.token_ids[:computed])
+    del state.running[running.request.request_id]
+    state.released_rows.append(running.row)
+    state.free_rows.append(running.row)
+
+
+def retract(state: State, running: Running) -> None:
+    """Send a running request back to the queue; its computed pages stay cached as long as nobody needs them."""
+    request = running.request
+    leave_row(state, running, is_kept=True)
+    request.num_retractions += 1
+    request.matched_version = None
+    request.num_skips = 0
+    state.waiting[request.request_id] = request
+    state.counters.retractions_total += 1
+
+
+def end(
+    state: State,
+    request: Request,
+    reason: Literal["stop", "length", "cancelled", "broken"],
+    *,
+    matched_token_id: int | None = None,
+    message: str | None = None,
+) -> Reply:
+    """Take a request out of wherever it is and return its terminal reply.
+
+    The pages of a broken request are not kept: what made its logits useless may stand in them.
+    """
+    running = state.running.get(request.request_id)
+    if running is not None:
+        leave_row(state, running, is_kept=reason != "broken")
+    else:
+        del state.waiting[request.request_id]
+    if reason in ("stop", "length"):
+        state.output_length.observe(request.output_tokens)
+    elif reason == "cancelled":
+        state.counters.cancelled_total += 1
+    else:
+        state.counters.broken_total += 1
+    done = Done(
+        request_id=request.request_id,
+        reason=reason,
+        matched_token_id=matched_token_id,
+        message=message,
+        num_retractions=request.num_retractions,
+        reuse=request.reuse,
+    )
+    return Reply(request.client, done)
+
+
+def fail_stalled(state: State) -> list[Reply]:
+    """End the oldest waiting request when nothing runs and yet nothing could be admitted.
+
+    That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
+    what does not fit the whole pool.
+    """
+    if state.running or state.in_flight or not state.waiting:
+        return []
+    oldest = min(state.waiting.values(), key=lambda request: request.arrival)
+    cache = state.cache
+    message = (
+        f"{oldest.num_tokens} tokens don't fit into the {cache.free_pages + cache.evictable_pages} usable pages of"
+        f" {cache.page_tokens} tokens; {cache.quarantined_pages} pages are quarantined. Restart the server."
+    )
+    return [end(state, oldest, "broken", message=message)]

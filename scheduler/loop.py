@@ -1,0 +1,199 @@
+"""Time and sockets of the scheduler: takes messages, plans, sends, settles, replies. Knows no policy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import msgspec
+import zmq
+
+from wire import messages
+from wire.messages import ControlReply, FromRunner, ToScheduler
+
+from . import intake
+from .leave import fail_stalled
+from .plan import plan
+from .request import ClientId
+from .settle import settle
+from .state import Reply, State
+from .stats import make_stats
+from .watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+STATS_EVERY_S = 1.0
+SUMMARY_EVERY_S = 10.0
+
+
+class RunnerFailed(Exception):
+    """The runner has said that it can't go on."""
+
+
+@dataclass(slots=True)
+class Sockets:
+    """The scheduler's ends: ROUTER to the tokenizers, PUSH plans, PULL results, and a descriptor that asks to stop."""
+
+    requests: zmq.Socket[Any]
+    plans: zmq.Socket[Any]
+    results: zmq.Socket[Any]
+    stop_fd: int
+
+
+@dataclass(slots=True)
+class Loop:
+    """Runs until the stop descriptor becomes readable."""
+
+    state: State
+    sockets: Sockets
+    watchdog: Watchdog
+    clients: set[ClientId] = field(default_factory=set)
+    busy_s: float = 0.0
+    next_stats_s: float = 0.0
+    next_summary_s: float = 0.0
+    summarised_steps: int = 0
+
+    def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            RunnerFailed: the runner sent `Fatal`.
+        """
+        poller = zmq.Poller()
+        for end in (self.sockets.requests, self.sockets.results, self.sockets.stop_fd):
+            poller.register(end, zmq.POLLIN)
+        while True:
+            wait_s = max(0.0, self.next_stats_s - time.monotonic())
+            ready = dict(poller.poll(round(wait_s * 1000)))
+            if self.sockets.stop_fd in ready:
+                return
+            self.turn(time.monotonic())
+
+    def turn(self, began_s: float) -> None:
+        """Take what has arrived, fill the pipeline, answer."""
+        replies = self._take_results(began_s)
+        replies += self._take_requests(began_s)
+        self._fill_pipeline()
+        replies += fail_stalled(self.state)
+        self._send(replies)
+        self.busy_s += time.monotonic() - began_s
+        if began_s >= self.next_stats_s:
+            self._report(began_s)
+
+    def _take_results(self, now_s: float) -> list[Reply]:
+        replies: list[Reply] = []
+        for frames in _received(self.sockets.results):
+            message: FromRunner = messages.decode_from_runner(frames[-1])
+            self.watchdog.heard_s = now_s
+            match message:
+                case messages.StepResult():
+                    # The runner's wait counts only while rows were there to work on.
+                    if self.state.running:
+                        self.state.counters.runner_idle_s_total += message.waited_s
+                    replies += settle(self.state, message)
+                case messages.Heartbeat():
+                    pass
+                case messages.Fatal():
+                    raise RunnerFailed(message.message)
+                case messages.Ready():
+                    raise RunnerFailed("the runner announced itself twice")
+                case _:
+                    assert_never(message)
+        return replies
+
+    def _take_requests(self, now_s: float) -> list[Reply]:
+        replies: list[Reply] = []
+        for client, frame in _received(self.sockets.requests):
+            try:
+                message = messages.decode_to_scheduler(frame)
+            except msgspec.ValidationError:
+                log.exception("dropped a malformed frame client=%s", client.hex())
+                continue
+            replies += self._handle(ClientId(client), message, now_s)
+        return replies
+
+    def _handle(self, client: ClientId, message: ToScheduler, now_s: float) -> list[Reply]:
+        self.clients.add(client)
+        match message:
+            case messages.Submit():
+                return intake.submit(self.state, client, message, now_s=now_s)
+            case messages.Cancel():
+                return intake.cancel(self.state, message.request_id)
+            case messages.Finish():
+                return intake.finish(self.state, message.request_id)
+            case messages.Control():
+                return self._control(client, message, now_s)
+            case _:
+                assert_never(message)
+
+    def _control(self, client: ClientId, message: messages.Control, now_s: float) -> list[Reply]:
+        count, replies = 0, []
+        match message.action:
+            case "flush":
+                count = self.state.cache.flush()
+                log.info("flush pages=%d", count)
+            case "abort":
+                replies = intake.abort(self.state, message.request_id)
+                count = len(replies)
+            case "stats":
+                pass
+            case _:
+                assert_never(message.action)
+        answer = ControlReply(control_id=message.control_id, count=count, stats=self._stats(now_s))
+        return [*replies, Reply(client, answer)]
+
+    def _fill_pipeline(self) -> None:
+        depth = 2 if self.state.config.overlap else 1
+        while len(self.state.in_flight) < depth:
+            step = plan(self.state, now_s=time.monotonic())
+            if step is None:
+                return
+            self.sockets.plans.send(messages.encode(step))
+
+    def _send(self, replies: list[Reply]) -> None:
+        by_client: dict[ClientId, list[object]] = defaultdict(list)
+        for reply in replies:
+            by_client[reply.client].append(reply.message)
+        for client, batch in by_client.items():
+            self.sockets.requests.send_multipart([client, messages.encode(batch)])
+
+    def _stats(self, now_s: float) -> messages.Stats:
+        stuck = self.watchdog.stuck(self.state, now_s=now_s)
+        return make_stats(self.state, scheduler_busy_s=self.busy_s, stuck=stuck)
+
+    def _report(self, now_s: float) -> None:
+        self.next_stats_s = now_s + STATS_EVERY_S
+        stats = self._stats(now_s)
+        self._send([Reply(client, stats) for client in self.clients])
+        if now_s < self.next_summary_s:
+            return
+        self.next_summary_s = now_s + SUMMARY_EVERY_S
+        self.state.cache.audit()
+        if stats.stuck:
+            log.error("stuck: %s", stats.stuck)
+        if stats.steps_total > self.summarised_steps:
+            self.summarised_steps = stats.steps_total
+            log.info(
+                "running=%d waiting=%d free_pages=%d cached_pages=%d"
+                " prompt_tokens=%d cached_tokens=%d output_tokens=%d",
+                stats.num_running,
+                stats.num_waiting,
+                stats.free_pages,
+                stats.cached_pages,
+                stats.prompt_tokens_total,
+                stats.cached_tokens_total,
+                stats.output_tokens_total,
+            )
+
+
+def _received(socket: zmq.Socket[Any]) -> list[list[bytes]]:
+    """Every message that waits on `socket`."""
+    received = []
+    while True:
+        try:
+            received.append(socket.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            return received

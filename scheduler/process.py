@@ -1,0 +1,88 @@
+"""The scheduler process: waits for the runner, then runs the loop until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+import zmq
+
+from wire import child as children
+from wire import log as logs
+from wire import messages
+from wire.sockets import Endpoints, bound
+
+from .config import SchedulerLaunch
+from .loop import Loop, RunnerFailed, Sockets
+from .settle import OutOfStep
+from .state import Limits, make_state
+from .watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run the process; the exit status is 0 after an ordered stop."""
+    launch, child = children.adopt(SchedulerLaunch, is_killed_with_launcher=True)
+    logs.configure("scheduler")
+    stop_fd, ask_to_stop = os.pipe()
+
+    def take_notice(notice: children.Notice) -> None:
+        log.debug("notice %s", notice)
+        os.write(ask_to_stop, b"x")
+
+    child.watch(take_notice, run_dir=launch.run_dir)
+    endpoints = Endpoints(launch.run_dir)
+    with (
+        zmq.Context() as context,
+        bound(context, zmq.ROUTER, endpoints.requests) as requests,
+        bound(context, zmq.PUSH, endpoints.plans) as plans,
+        bound(context, zmq.PULL, endpoints.results) as results,
+    ):
+        ready = _wait_for_ready(results, stop_fd)
+        if ready is None:
+            return 0
+        limits = Limits(
+            model_fingerprint=ready.model_fingerprint,
+            context_tokens=ready.context_tokens,
+            vocabulary=ready.vocabulary,
+            pool_tokens=ready.num_pages * ready.page_tokens,
+        )
+        state = make_state(launch.config, limits, page_tokens=ready.page_tokens)
+        child.tell(children.Started(facts={"max_running": launch.config.max_running}))
+        loop = Loop(
+            state=state,
+            sockets=Sockets(requests=requests, plans=plans, results=results, stop_fd=stop_fd),
+            watchdog=Watchdog(heard_s=time.monotonic()),
+        )
+        try:
+            loop.run()
+        except (RunnerFailed, OutOfStep) as error:
+            log.error("the model runner can't go on: %s", error)
+            return 1
+        plans.send(messages.encode(messages.Stop()))
+    return 0
+
+
+def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> messages.Ready | None:
+    """The runner's announcement; None when told to stop first."""
+    poller = zmq.Poller()
+    poller.register(results, zmq.POLLIN)
+    poller.register(stop_fd, zmq.POLLIN)
+    while True:
+        events = dict(poller.poll())
+        if stop_fd in events:
+            return None
+        message = messages.decode_from_runner(results.recv())
+        if isinstance(message, messages.Ready):
+            return message
+        if isinstance(message, messages.Fatal):
+            log.error("the model runner can't start: %s", message.message)
+            return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Everything the scheduler remembers between two steps. Data only."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from radix.cache import PrefixCache
+
+from .config import SchedulerConfig
+from .cost import OutputLength, StepCost
+from .request import ClientId, Request, Running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the model and the pool allow, in tokens."""
+
+    model_fingerprint: str
+    context_tokens: int
+    vocabulary: int
+    pool_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A plan in flight: its rows in plan order, each with its number of new tokens and whether it samples."""
+
+    step: int
+    sent_s: float
+    prefill_tokens: int
+    rows: tuple[tuple[Running, int, bool], ...]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start; the names are those of `wire.messages.Stats`."""
+
+    requests_total: int = 0
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    copied_tokens_total: int = 0
+    computed_tokens_total: int = 0
+    output_tokens_total: int = 0
+    retractions_total: int = 0
+    cancelled_total: int = 0
+    broken_total: int = 0
+    refused_total: int = 0
+    steps_total: int = 0
+    runner_busy_s_total: float = 0.0
+    runner_idle_s_total: float = 0.0
+    worst_displacement_tokens: int = 0
+    worst_wait_s: float = 0.0
+
+
+@dataclass(slots=True)
+class State:
+    """Queue, rows, pages and what is in flight."""
+
+    config: SchedulerConfig
+    limits: Limits
+    cache: PrefixCache
+    waiting: dict[str, Request] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    free_rows: list[int] = field(default_factory=list)
+    released_rows: list[int] = field(default_factory=list)
+    in_flight: deque[Sent] = field(default_factory=deque)
+    next_step: int = 0
+    cost: StepCost = field(default_factory=StepCost)
+    output_length: OutputLength = field(default_factory=OutputLength)
+    counters: Counters = field(default_factory=Counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message to one tokenizer."""
+
+    client: ClientId
+    message: object
+
+
+def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
+    """An empty scheduler over a pool of `limits.pool_tokens`."""
+    return State(
+        config=config,
+        limits=limits,
+        cache=PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens),
+        free_rows=list(range(config.max_running - 1, -1, -1)),
+    )

@@ -1,0 +1,33 @@
+"""The scheduler's numbers for the outside."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from wire.messages import Stats
+
+from .state import State
+
+
+def make_stats(state: State, *, scheduler_busy_s: float, stuck: str | None) -> Stats:
+    """A snapshot of the state and all counters."""
+    cache, limits = state.cache, state.limits
+    return Stats(
+        model_fingerprint=limits.model_fingerprint,
+        context_tokens=limits.context_tokens,
+        vocabulary=limits.vocabulary,
+        max_running=state.config.max_running,
+        num_waiting=len(state.waiting),
+        num_running=len(state.running),
+        num_pages=cache.num_pages,
+        page_tokens=cache.page_tokens,
+        free_pages=cache.free_pages,
+        cached_pages=cache.cached_pages,
+        evictable_pages=cache.evictable_pages,
+        quarantined_pages=cache.quarantined_pages,
+        evicted_pages_total=cache.evicted_pages_total,
+        ledger_mismatches_total=cache.mismatches_total,
+        scheduler_busy_s_total=scheduler_busy_s,
+        stuck=stuck,
+        **asdict(state.counters),
+    )

@@ -1,0 +1,143 @@
+"""A small OpenAI-compatible server: a token is a word, and every prompt seen before is cached."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+
+@dataclass(slots=True)
+class FakeOpenAI:
+    """What the server does, by the number of the generation request, and what it has seen."""
+
+    trouble: dict[int, str] = field(default_factory=dict)
+    has_flush: bool = True
+    reports_cached: bool = True
+    metrics: list[str] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0
+    num_flushes: int = 0
+    known: list[list[str]] = field(default_factory=list)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/v1/completions", self._generate)
+        app.router.add_post("/v1/chat/completions", self._generate)
+        if self.has_flush:
+            app.router.add_post("/flush_cache", self._flush)
+        return app
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "fake"}]})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self.metrics:
+            return web.Response(status=404)
+        return web.Response(text=self.metrics.pop(0) if len(self.metrics) > 1 else self.metrics[0])
+
+    async def _flush(self, request: web.Request) -> web.Response:
+        self.num_flushes += 1
+        self.known.clear()
+        return web.Response()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        trouble = self.trouble.get(len(self.prompts), "")
+        prompt = body.get("prompt") or " ".join(message["content"] for message in body["messages"])
+        self.prompts.append(prompt)
+        if trouble == "refuse":
+            return web.json_response({"error": {"message": "prompt is too long"}}, status=400)
+        if trouble == "hang":
+            await asyncio.Event().wait()
+        words = prompt.split()
+        cached = max((_common(words, other) for other in self.known), default=0)
+        self.known.append(words)
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        try:
+            return await self._stream(request, body, trouble, words=words, cached=cached)
+        finally:
+            self.num_open -= 1
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, object], trouble: str, *, words: list[str], cached: int
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        key = "text" if "prompt" in body else "delta"
+        max_tokens = int(str(body["max_tokens"]))
+        for number in range(max_tokens + 1):
+            piece = f" answer{number}" if number else ""
+            await _send(response, {"choices": [{key: piece if key == "text" else {"content": piece}}]})
+            if number == 1 and trouble == "break":
+                await _send(response, {"error": {"message": "the runner died"}})
+            if number == 1 and trouble == "cut":
+                return response
+            await asyncio.sleep(0.001)
+        answered = [*words, *(f"answer{number}" for number in range(1, max_tokens))]
+        self.known.append(answered)
+        usage: dict[str, object] = {"prompt_tokens": len(words), "completion_tokens": max_tokens}
+        if self.reports_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        if trouble != "no usage":
+            await _send(response, {"choices": [], "usage": usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+@contextmanager
+def running(fake: FakeOpenAI) -> Iterator[str]:
+    """Serve `fake` in a thread of its own; gives the URL."""
+    address: list[str] = []
+    is_up = threading.Event()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        runner = web.AppRunner(fake.app(), shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address.append("http://{}:{}".format(*runner.addresses[0][:2]))
+        is_up.set()
+        await over.wait()
+        await runner.cleanup()
+
+    def main() -> None:
+        loop.run_until_complete(serve())
+        loop.close()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    assert is_up.wait(10)
+    try:
+        yield address[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+
+
+async def _send(response: web.StreamResponse, chunk: dict[str, object]) -> None:
+    await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+def _common(left: list[str], right: list[str]) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

@@ -1,0 +1,135 @@
+"""A real server in its own processes, for the end-to-end tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_S = 90.0
+DEADLINE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(is_true: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """Process ids of the parts, by name (`scheduler`, `model_runner`, `runtime`)."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            modules = [word for word in words if word.endswith(".process")]
+            if modules:
+                found[modules[0].partition(".")[0]] = int(child)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+@dataclass(slots=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - any JSON
+        return json.loads(self.body)
+
+
+class Server:
+    """`axil serve` as a user starts it; `log` is what it has written so far."""
+
+    def __init__(self, tmp_dir: Path, *flags: str) -> None:
+        self.port = free_port()
+        self.tmp_dir = tmp_dir
+        self.log_path = tmp_dir / f"server-{self.port}.log"
+        command = [str(Path(sys.executable).with_name("axil")), "serve", "--port", str(self.port), *flags]
+        environment = {**os.environ, "TMPDIR": str(tmp_dir), "OMP_NUM_THREADS": "2"}
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        self.parts: dict[str, int] = {}
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self) -> Server:
+        def is_ready() -> bool:
+            assert self.process.poll() is None, f"the server ended while starting:\n{self.log}"
+            try:
+                return self.get("/health").status == 200
+            except (ConnectionError, urllib.error.URLError):
+                return False
+
+        wait_until(is_ready, "ready", within_s=START_S)
+        self.parts = children_of(self.process.pid)
+        assert set(self.parts) == {"scheduler", "model_runner", "runtime"}, self.parts
+        return self
+
+    def get(self, path: str) -> Reply:
+        return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
+
+    def post(self, path: str, body: object) -> Reply:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._send(
+            urllib.request.Request(
+                f"http://127.0.0.1:{self.port}{path}", data=data, headers={"Content-Type": "application/json"}
+            )
+        )
+
+    def generate(self, text: str, **sampling: object) -> Any:  # noqa: ANN401 - any JSON
+        reply = self.post("/generate", {"text": text, "sampling_params": {"temperature": 0, **sampling}})
+        assert reply.status == 200, reply.body
+        return reply.json
+
+    def metric(self, name: str) -> float:
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith((f"{name} ", f"{name}{{")):
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no metric {name}")
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=DEADLINE_S)
+
+    def assert_nothing_left(self) -> None:
+        wait_until(lambda: not any(map(is_alive, self.parts.values())), f"processes {self.parts} gone")
+        left = [path for path in self.tmp_dir.iterdir() if path.name.startswith("axil-")]
+        wait_until(lambda: not any(path.exists() for path in left), f"run directory {left} removed")
+
+    def _send(self, request: urllib.request.Request) -> Reply:
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S * 4) as reply:
+                return Reply(reply.status, dict(reply.headers), reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, dict(error.headers), error.read())

@@ -1,0 +1,283 @@
+"""Stand-ins with which the HTTP side runs in one process: a scheduler and a byte-level tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tokenizers
+import zmq
+import zmq.asyncio
+from aiohttp import web
+from tokenizers import decoders, models, pre_tokenizers
+
+from runtime.client import SchedulerClient
+from runtime.config import HttpConfig, TokenizerLaunch
+from runtime.http.app import build_app
+from runtime.http.front import Front
+from runtime.link import Link
+from runtime.process import build_front
+from wire.messages import (
+    Cancel,
+    Control,
+    ControlReply,
+    Done,
+    Finish,
+    Refused,
+    Reuse,
+    Stats,
+    Submit,
+    Tokens,
+    ToScheduler,
+    ToTokenizer,
+    bytes_to_ids,
+    decode_to_scheduler,
+    encode,
+    ids_to_bytes,
+    pack_logprobs,
+)
+from wire.sockets import connected
+
+VOCABULARY = 259
+BOS, EOS, END_OF_TURN = 256, 257, 258
+CONTEXT_TOKENS = 4096
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """A tokenizer whose token ids are the bytes, and three special tokens."""
+    alphabet = _byte_characters()
+    backend = tokenizers.Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(256)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>", "<|end|>"])
+    return backend
+
+
+def write_model_dir(directory: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """What the tokenizer process reads of a model."""
+    directory.mkdir(parents=True, exist_ok=True)
+    byte_tokenizer().save(str(directory / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if chat_template is not None:
+        config["chat_template"] = chat_template
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    model_config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "eos_token_id": EOS}
+    (directory / "config.json").write_text(json.dumps(model_config))
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS, END_OF_TURN]}))
+    return directory
+
+
+def text_ids(text: str) -> list[int]:
+    """What the byte tokenizer makes of a text without special tokens."""
+    return list(text.encode())
+
+
+@dataclass(slots=True)
+class Script:
+    """What the fake scheduler answers: `output` as tokens, `per_frame` in one message, then `reason`.
+
+    With `is_held` each frame but the first waits until `FakeScheduler.release` is called.
+    """
+
+    output: list[int] = field(default_factory=lambda: text_ids("hello world"))
+    per_frame: int = 1
+    cached_tokens: int = 0
+    refusal: Refused | None = None
+    reason: str | None = None
+    is_held: bool = False
+
+
+class FakeScheduler:
+    """Speaks the scheduler's side of the socket, in this event loop, and notes every message it gets.
+
+    `script` is a function of the submitted request.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(address)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Event()
+        self._arrived = asyncio.Condition()
+        self._peer = b""
+        self.received: list[ToScheduler] = []
+        self.script: Callable[[Submit], Script] = lambda _: Script()
+        self.stats = Stats(
+            context_tokens=CONTEXT_TOKENS,
+            vocabulary=VOCABULARY,
+            num_pages=256,
+            page_tokens=16,
+            prompt_tokens_total=100,
+            cached_tokens_total=40,
+        )
+        self.is_ready = True
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        while True:
+            self._peer, frame = await self._socket.recv_multipart()
+            message = decode_to_scheduler(frame)
+            await self._take(message)
+            async with self._arrived:
+                self.received.append(message)
+                self._arrived.notify_all()
+
+    def close(self) -> None:
+        """Free the address."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._socket.close()
+        self._context.term()
+
+    def release(self) -> None:
+        """Let held answers go on."""
+        self._gate.set()
+
+    async def received_where(self, test: Callable[[ToScheduler], bool]) -> ToScheduler:
+        """The first message that passes `test`, now or within 5 s."""
+        async with asyncio.timeout(5), self._arrived:
+            while True:
+                for message in self.received:
+                    if test(message):
+                        return message
+                await self._arrived.wait()
+
+    async def send(self, *messages: ToTokenizer) -> None:
+        """One frame to the tokenizer."""
+        await self.send_raw(encode(messages))
+
+    async def send_raw(self, frame: bytes) -> None:
+        """One frame that may be anything."""
+        await self._socket.send_multipart([self._peer, frame])
+
+    async def _take(self, message: ToScheduler) -> None:
+        match message:
+            case Submit():
+                self._tasks[message.request_id] = asyncio.create_task(self._answer(message))
+            case Cancel() | Finish():
+                task = self._tasks.pop(message.request_id, None)
+                if task is not None and not task.done():
+                    task.cancel()
+                    await self.send(Done(request_id=message.request_id, reason="cancelled"))
+            case Control(action="abort"):
+                wanted = [message.request_id] if message.request_id is not None else [*self._tasks]
+                going = [name for name in wanted if name in self._tasks and not self._tasks[name].done()]
+                for name in going:
+                    self._tasks.pop(name).cancel()
+                    await self.send(Done(request_id=name, reason="cancelled", message="aborted by an operator"))
+                await self.send(ControlReply(control_id=message.control_id, count=len(going)))
+            case Control(action="flush"):
+                await self.send(ControlReply(control_id=message.control_id, count=7))
+            case Control():
+                if self.is_ready:
+                    await self.send(ControlReply(control_id=message.control_id, stats=self.stats))
+
+    async def _answer(self, submit: Submit) -> None:
+        script = self.script(submit)
+        if script.refusal is not None:
+            await self.send(script.refusal)
+            return
+        num_prompt = len(submit.token_ids) // 4
+        reuse = Reuse(prompt_tokens=num_prompt, cached_tokens=script.cached_tokens, copied_tokens=0, queue_s=0.001)
+        limit = len(script.output) if submit.sampling.max_new_tokens is None else submit.sampling.max_new_tokens
+        output, reason, matched = script.output[:limit], script.reason or "length", None
+        for i, token_id in enumerate(output):
+            if token_id in submit.sampling.stop_token_ids:
+                output, reason, matched = output[: i + 1], "stop", token_id
+                break
+        for start in range(0, len(output), script.per_frame):
+            part = output[start : start + script.per_frame]
+            await self.send(self._tokens(submit, part, reuse if start == 0 else None))
+            if script.is_held:
+                await self._gate.wait()
+            await asyncio.sleep(0)
+        done = Done(request_id=submit.request_id, reason=reason, matched_token_id=matched, reuse=reuse)
+        await self.send(done)
+
+    def _tokens(self, submit: Submit, token_ids: list[int], reuse: Reuse | None) -> Tokens:
+        num_top = submit.sampling.num_top_logprobs
+        logprobs = (
+            tuple(pack_logprobs(-0.5, [(token_id, -0.5), (65, -2.0)][:num_top]) for token_id in token_ids)
+            if num_top is not None
+            else ()
+        )
+        packed = ids_to_bytes(token_ids)
+        return Tokens(request_id=submit.request_id, token_ids=packed, logprobs=logprobs, reuse=reuse)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running HTTP front over a fake scheduler."""
+
+    url: str
+    port: int
+    scheduler: FakeScheduler
+    client: SchedulerClient
+    front: Front
+
+
+@contextlib.asynccontextmanager
+async def running_server(
+    directory: Path,
+    *,
+    config: HttpConfig | None = None,
+    chat_template: str | None = CHAT_TEMPLATE,
+    is_ready: bool = True,
+) -> AsyncIterator[Server]:
+    """The HTTP front as the tokenizer process builds it, on a free port."""
+    write_model_dir(directory / "model", chat_template=chat_template)
+    address = f"ipc://{directory}/requests"
+    scheduler = FakeScheduler(address)
+    scheduler.is_ready = is_ready
+    answering = asyncio.create_task(scheduler.run())
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    link = Link(connected(context, zmq.DEALER, address))
+    client = SchedulerClient(link)
+    receiving = asyncio.create_task(client.receive())
+    launch = TokenizerLaunch(
+        run_dir=str(directory),
+        tokenizer_dir=str(directory / "model"),
+        model_path="/models/fake",
+        model_name="fake",
+        config=config or HttpConfig(port=0),
+        server_info={"page_tokens": 16, "api_key": "secret"},
+    )
+    front = build_front(launch, client)
+    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    if is_ready:
+        await asyncio.wait_for(client.wait_until_ready(), 5)
+    try:
+        yield Server(f"http://127.0.0.1:{port}", port, scheduler, client, front)
+    finally:
+        await runner.cleanup()
+        for task in (answering, receiving):
+            task.cancel()
+        await asyncio.gather(answering, receiving, return_exceptions=True)
+        scheduler.close()
+        link.close()
+        context.term()
+
+
+def submitted_ids(submit: Submit) -> list[int]:
+    """The prompt of a submitted request."""
+    return bytes_to_ids(submit.token_ids)
+
+
+def _byte_characters() -> list[str]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

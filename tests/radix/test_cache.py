@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from radix.cache import PrefixCache
+from radix.pages import Owner
+from tests.radix.serving import CHAT, ids, serve, start
+
+
+@pytest.fixture
+def cache() -> PrefixCache:
+    return PrefixCache(num_pages=16, page_tokens=4)
+
+
+def test_computed_pages_are_shared_while_their_request_still_runs(cache: PrefixCache) -> None:
+    first = start(cache, range(13))
+    cache.commit(first, ids(range(8)))
+    second = start(cache, range(13))
+    assert second.cached_tokens == 8
+    assert second.page_ids[:2] == first.page_ids[:2]
+    cache.commit(first, ids(range(13)))
+    assert cache.match(CHAT, ids(range(13))) == 12
+    cache.check()
+
+
+def test_committing_the_same_tokens_again_changes_nothing(cache: PrefixCache) -> None:
+    lease = start(cache, range(12))
+    cache.commit(lease, ids(range(9)))
+    version, pages = cache.version, cache.cached_pages
+    cache.commit(lease, ids(range(9)))
+    cache.commit(lease, ids(range(4)))
+    assert (cache.version, cache.cached_pages) == (version, pages)
+
+
+def test_two_requests_that_computed_the_same_keep_their_tables_and_the_later_copy_is_freed(cache: PrefixCache) -> None:
+    first, second = start(cache, range(12)), start(cache, range(12))
+    table = list(second.page_ids)
+    cache.commit(first, ids(range(8)))
+    cache.commit(second, ids(range(12)))
+    cache.check()
+    assert second.page_ids == table
+    assert cache.cached_pages == 3, "the third page enters below the two that were there"
+    assert cache.match(CHAT, ids(range(12))) == 12
+    cache.release(second, ids(range(12)))
+    cache.release(first, ids(range(12)))
+    cache.check()
+    assert (cache.free_pages, cache.cached_pages) == (13, 3)
+
+
+def test_releasing_twice_is_releasing_once(cache: PrefixCache) -> None:
+    lease = start(cache, range(10))
+    cache.release(lease, ids(range(10)))
+    other = start(cache, range(50, 60))
+    free = cache.free_pages
+    cache.release(lease, ids(range(10)))
+    assert cache.free_pages == free
+    assert other.own_pages == 3
+    cache.check()
+
+
+def test_only_tokens_that_were_computed_enter(cache: PrefixCache) -> None:
+    lease = start(cache, range(16))
+    cache.release(lease, ids(range(6)))
+    assert cache.match(CHAT, ids(range(16))) == 6
+    assert (cache.free_pages, cache.cached_pages) == (14, 2)
+
+
+def test_more_tokens_than_the_lease_has_pages_for_are_refused(cache: PrefixCache) -> None:
+    lease = start(cache, range(8))
+    with pytest.raises(ValueError, match="9 tokens"):
+        cache.commit(lease, ids(range(9)))
+
+
+def test_the_source_of_a_copy_stays_until_the_copy_was_sent() -> None:
+    cache = PrefixCache(num_pages=3, page_tokens=4)
+    serve(cache, range(6))
+    lease = cache.lease(CHAT, ids([0, 1, 2, 3, 4, 5, 6]), max_reuse_tokens=6)
+    assert (lease.cached_tokens, lease.copied_tokens) == (6, 2)
+    assert lease.copy is not None
+    assert lease.copy[1] == lease.page_ids[-1]
+    assert cache.evictable_pages == 0
+    cache.copied(lease)
+    cache.copied(lease)
+    assert cache.evictable_pages == 1
+    cache.check()
+
+
+def test_without_a_page_for_the_copy_whole_pages_are_reused_all_the_same() -> None:
+    cache = PrefixCache(num_pages=3, page_tokens=4)
+    serve(cache, range(8))
+    start(cache, [90, 91])
+    lease = cache.lease(CHAT, ids([0, 1, 2, 3, 4, 5, 60]), max_reuse_tokens=6)
+    assert (lease.cached_tokens, lease.copied_tokens, lease.copy) == (4, 0, None)
+    cache.check()
+
+
+def test_own_pages_counts_what_a_retraction_would_give_back(cache: PrefixCache) -> None:
+    serve(cache, range(8))
+    lease = start(cache, [*range(8), *range(20, 30)])
+    assert lease.own_pages == 2 + 3
+    cache.commit(lease, ids([*range(8), *range(20, 30)]))
+    assert lease.own_pages == 2 + 3
+    sharing = start(cache, [*range(8), 40])
+    assert lease.own_pages == 3
+    free, evictable = cache.free_pages, cache.evictable_pages
+    cache.release(lease, ids([*range(8), *range(20, 30)]))
+    assert cache.free_pages + cache.evictable_pages == free + evictable + 3
+    assert lease.own_pages == 0
+    assert sharing.own_pages == 2 + 1
+
+
+def test_a_flush_frees_what_nobody_leases_and_the_rest_with_its_last_lease(cache: PrefixCache) -> None:
+    serve(cache, range(16))
+    serve(cache, range(50, 58))
+    first = start(cache, [*range(8), 40])
+    second = start(cache, [*range(4), 41])
+    assert cache.flush() == 4
+    cache.check()
+    assert (cache.cached_pages, cache.evictable_pages) == (2, 0)
+    assert cache.match(CHAT, ids(range(16))) == 0
+    cache.commit(first, ids([*range(8), 40]))
+    cache.release(first, ids([*range(8), 40]))
+    cache.check()
+    assert cache.cached_pages == 1
+    cache.release(second, ids([*range(4), 41]))
+    cache.check()
+    assert (cache.free_pages, cache.cached_pages) == (16, 0)
+
+
+def test_what_was_leased_before_a_flush_never_enters_the_new_tree(cache: PrefixCache) -> None:
+    old = start(cache, range(8))
+    cache.flush()
+    new = start(cache, range(8))
+    cache.commit(new, ids(range(4)))
+    cache.release(old, ids(range(8)))
+    cache.check()
+    assert cache.match(CHAT, ids(range(8))) == 4
+    cache.flush()
+    cache.release(new, ids(range(8)))
+    assert cache.free_pages == 16
+
+
+def test_a_cached_page_that_is_also_on_the_free_list_is_set_aside_and_serving_goes_on(
+    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = serve(cache, range(16))
+    page = lease.page_ids[2]
+    cache.pool.free_ids.append(page)
+    with caplog.at_level(logging.ERROR):
+        assert cache.audit() == 1
+    assert f"page={page}" in caplog.text
+    assert "adopt" in caplog.text
+    cache.check()
+    assert (cache.quarantined_pages, cache.mismatches_total) == (1, 1)
+    assert cache.match(CHAT, ids(range(16))) == 8, "nothing is found below the page that was set aside"
+    assert serve(cache, range(16)).cached_tokens == 8
+    assert cache.audit() == 0
+
+
+def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(cache: PrefixCache) -> None:
+    serve(cache, range(12))
+    lease = start(cache, [*range(12), 50, 51])
+    own, shared = lease.page_ids[3], lease.page_ids[1]
+    cache.pool._owners[own] = Owner.TREE
+    cache.pool._owners[shared] = Owner.FREE
+    assert cache.audit() == 2
+    cache.check()
+    assert cache.match(CHAT, ids(range(12))) == 4
+    cache.release(lease, ids([*range(12), 50, 51]))
+    cache.check()
+    assert cache.quarantined_pages == 2
+    assert cache.free_pages + cache.cached_pages == 14
+    serve(cache, range(16))
+    assert cache.match(CHAT, ids(range(16))) == 16
+
+
+def test_a_page_that_nobody_holds_is_set_aside(cache: PrefixCache) -> None:
+    lease = start(cache, range(8))
+    lease.page_ids.pop()
+    assert cache.audit() == 1
+    cache.release(lease, ids(range(4)))
+    cache.check()
+    assert (cache.quarantined_pages, cache.cached_pages, cache.free_pages) == (1, 1, 14)
+
+
+def test_all_of_a_namespace_can_be_set_aside(cache: PrefixCache) -> None:
+    lease = serve(cache, range(8))
+    cache.pool.free_ids += lease.page_ids
+    assert cache.audit() == 2
+    cache.check()
+    assert not cache.tree.roots

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import time
+
+import aiohttp
+import pytest
+
+from tests.fakes import Server
+from wire.messages import Control, Submit
+
+
+async def test_health_answers_in_milliseconds_and_generates_nothing(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        async with http.get("/health") as response:
+            assert response.status == 200
+        times.append(time.perf_counter() - begun)
+    assert sorted(times)[10] < 0.02
+    assert not [message for message in server.scheduler.received if isinstance(message, Submit)]
+
+
+async def test_the_generation_probe_generates_one_token(server: Server, http: aiohttp.ClientSession) -> None:
+    async with http.get("/health_generate") as response:
+        assert response.status == 200
+    (submit,) = [message for message in server.scheduler.received if isinstance(message, Submit)]
+    assert submit.sampling.max_new_tokens == 1
+
+
+@pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
+async def test_the_model_is_described(http: aiohttp.ClientSession, path: str) -> None:
+    async with http.get(path) as response:
+        info = await response.json()
+    assert info["model_path"] == "/models/fake"
+    assert info["is_generation"] is True
+    assert info["architectures"] == ["LlamaForCausalLM"]
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+async def test_the_server_is_described_without_its_key(http: aiohttp.ClientSession, path: str) -> None:
+    async with http.get(path) as response:
+        info = await response.json()
+    assert info["max_total_num_tokens"] == 4096
+    assert info["page_tokens"] == 16
+    assert info["internal_states"][0]["prompt_tokens_total"] == 100
+    assert "api_key" not in info
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+async def test_the_cache_is_flushed(server: Server, http: aiohttp.ClientSession, method: str) -> None:
+    async with http.request(method, "/flush_cache") as response:
+        assert response.status == 200
+        assert "7 pages" in await response.text()
+
+
+async def test_all_requests_can_be_aborted(server: Server, http: aiohttp.ClientSession) -> None:
+    async with http.post("/abort_request", json={"rid": "", "abort_all": True}) as response:
+        assert response.status == 200
+    message = server.scheduler.received[-1]
+    assert isinstance(message, Control)
+    assert message.request_id is None
+
+
+async def test_text_and_token_ids_are_turned_into_each_other(http: aiohttp.ClientSession) -> None:
+    async with http.post("/tokenize", json={"prompt": "hé"}) as response:
+        assert await response.json() == {"tokens": [104, 195, 169], "count": 3, "max_model_len": 4096}
+    async with http.post("/detokenize", json={"tokens": [104, 195, 169]}) as response:
+        assert await response.json() == {"text": "hé"}
+
+
+async def test_the_root_says_what_this_is(http: aiohttp.ClientSession) -> None:
+    async with http.get("/") as response:
+        assert "fake" in await response.text()

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+
+import aiohttp
+import pytest
+
+from tests.fakes import BOS, EOS, Script, Server, submitted_ids, text_ids
+from wire.messages import Cancel, Finish, Submit
+
+
+async def _generate(http: aiohttp.ClientSession, **body: object) -> dict[str, object]:
+    async with http.post("/generate", json=body) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+        return answer
+
+
+async def _stream(http: aiohttp.ClientSession, path: str = "/generate", **body: object) -> list[dict[str, object]]:
+    async with http.post(path, json={"stream": True, **body}) as response:
+        raw = await response.read()
+        assert response.status == 200, raw
+    *frames, done, rest = raw.split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert all(frame.startswith(b"data: {") and b"\n" not in frame for frame in frames)
+    return [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
+
+
+async def test_a_prompt_is_answered_with_text_ids_and_meta_info(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi there"), cached_tokens=3)
+    answer = await _generate(http, text="hello", rid="r1")
+    assert answer["text"] == "hi there"
+    assert answer["output_ids"] == text_ids("hi there")
+    meta = answer["meta_info"]
+    assert meta["id"] == "r1"
+    assert meta["prompt_tokens"] == 5
+    assert meta["cached_tokens"] == 3
+    assert meta["completion_tokens"] == 8
+    assert meta["finish_reason"] == {"type": "length", "length": 8}
+    assert meta["e2e_latency"] > 0
+
+
+async def test_the_default_is_128_tokens_and_a_seed_is_chosen(server: Server, http: aiohttp.ClientSession) -> None:
+    await _generate(http, input_ids=[1, 2, 3])
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert submit.sampling.max_new_tokens == 128
+    assert submit.sampling.seed is not None
+    assert submitted_ids(submit) == [1, 2, 3]
+    assert EOS in submit.sampling.stop_token_ids
+
+
+async def test_null_means_default_in_every_field(server: Server, http: aiohttp.ClientSession) -> None:
+    names = ("temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "max_new_tokens", "regex", "n")
+    sampling = dict.fromkeys(names)
+    others = dict.fromkeys(("stream", "rid", "lora_path", "return_logprob", "logprob_start_len", "image_data"))
+    await _generate(http, text="x", sampling_params=sampling, **others)
+
+
+async def test_a_stream_is_cumulative_and_each_frame_one_data_line(server: Server, http: aiohttp.ClientSession) -> None:
+    frames = await _stream(http, text="x")
+    texts = [frame["text"] for frame in frames]
+    assert texts[-1] == "hello world"
+    assert all(after.startswith(before) for before, after in itertools.pairwise(texts))
+    assert frames[0]["meta_info"]["finish_reason"] is None
+    assert frames[-1]["meta_info"]["finish_reason"]["type"] == "length"
+    assert frames[-1]["output_ids"] == text_ids("hello world")
+
+
+async def test_every_network_write_holds_whole_data_lines(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    body = json.dumps({"text": "x", "stream": True}).encode()
+    head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    raw = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    rest = raw.partition(b"\r\n\r\n")[2]
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if int(size, 16) == 0:
+            break
+        chunk, rest = rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        assert chunk.startswith(b"data: ")
+        assert chunk.endswith(b"\n\n")
+
+
+async def test_a_batch_is_answered_in_order(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda submit: Script(submitted_ids(submit))
+    answers = await _generate(http, text=["one", "two", "three"], rid="b", sampling_params={"temperature": 0})
+    assert [answer["text"] for answer in answers] == ["one", "two", "three"]
+    assert [answer["meta_info"]["id"] for answer in answers] == ["b_0", "b_1", "b_2"]
+
+
+async def test_a_batch_takes_one_value_for_each_prompt(server: Server, http: aiohttp.ClientSession) -> None:
+    answers = await _generate(
+        http,
+        input_ids=[[1], [2]],
+        sampling_params=[{"max_new_tokens": 1}, {"max_new_tokens": 2}],
+        rid=["p", "q"],
+        return_logprob=[True, False],
+        top_logprobs_num=[2, 0],
+    )
+    assert [answer["meta_info"]["completion_tokens"] for answer in answers] == [1, 2]
+    assert [answer["meta_info"]["id"] for answer in answers] == ["p", "q"]
+    assert "output_token_logprobs" in answers[0]["meta_info"]
+    assert "output_token_logprobs" not in answers[1]["meta_info"]
+
+
+async def test_a_batch_stream_says_which_prompt_a_frame_belongs_to(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda submit: Script(submitted_ids(submit))
+    frames = await _stream(http, text=["abc", "xyz"])
+    last = {frame["index"]: frame["text"] for frame in frames}
+    assert last == {0: "abc", 1: "xyz"}
+
+
+async def test_logprobs_are_triples(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi"))
+    answer = await _generate(http, text="x", return_logprob=True, top_logprobs_num=2, return_text_in_logprobs=True)
+    meta = answer["meta_info"]
+    assert meta["output_token_logprobs"] == [[-0.5, 104, "h"], [-0.5, 105, "i"]]
+    assert meta["output_top_logprobs"][0] == [[-0.5, 104, "h"], [-2.0, 65, "A"]]
+    assert meta["output_token_logprobs_length"] == 2
+    without = await _generate(http, text="x", return_logprob=True)
+    assert without["meta_info"]["output_token_logprobs"][0] == [-0.5, 104, None]
+
+
+async def test_no_tokens_may_be_asked_for(server: Server, http: aiohttp.ClientSession) -> None:
+    answer = await _generate(http, text="x", sampling_params={"max_new_tokens": 0}, return_logprob=True)
+    assert answer["text"] == ""
+    assert answer["meta_info"]["completion_tokens"] == 0
+    assert answer["meta_info"]["output_token_logprobs"] == []
+
+
+async def test_a_stop_string_ends_the_answer_and_tells_the_scheduler(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("one two three"), is_held=False)
+    answer = await _generate(http, text="x", rid="s", sampling_params={"stop": [" two", "zzz"]})
+    assert answer["text"] == "one"
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": " two"}
+    assert answer["meta_info"]["completion_tokens"] == 7
+    assert answer["output_ids"] == text_ids("one two")
+
+
+async def test_a_stop_string_in_the_middle_of_a_frame_is_answered_at_once(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("one two three"), per_frame=10, is_held=True)
+    answer = await _generate(http, text="x", rid="s", sampling_params={"stop": "wo", "no_stop_trim": True})
+    assert answer["text"] == "one two"
+    finish = await server.scheduler.received_where(lambda message: isinstance(message, Finish))
+    assert finish == Finish(request_id="s", kept_tokens=7)
+
+
+async def test_a_stop_token_is_counted_and_not_shown(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script([*text_ids("ab"), 33, *text_ids("cd")])
+    answer = await _generate(http, text="x", sampling_params={"stop_token_ids": [33]})
+    assert answer["text"] == "ab"
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": 33}
+    assert answer["meta_info"]["completion_tokens"] == 3
+    kept = await _generate(http, text="x", sampling_params={"stop_token_ids": [33], "no_stop_trim": True})
+    assert kept["text"] == "ab!"
+
+
+async def test_end_of_sequence_can_be_ignored(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script([*text_ids("ab"), EOS, *text_ids("cd")])
+    assert (await _generate(http, text="x"))["text"] == "ab"
+    assert (await _generate(http, text="x", sampling_params={"ignore_eos": True}))["text"] == "abcd"
+    shown = await _generate(http, text="x", sampling_params={"ignore_eos": True, "skip_special_tokens": False})
+    assert shown["text"] == "ab</s>cd"
+
+
+async def test_a_client_that_leaves_cancels_its_request(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    for rid, is_stream in (("streamed", True), ("whole", False)):
+        task = asyncio.create_task(_generate(http, text="x", rid=rid, stream=is_stream))
+        await server.scheduler.received_where(lambda m, rid=rid: isinstance(m, Submit) and m.request_id == rid)
+        task.cancel()
+        await server.scheduler.received_where(lambda m, rid=rid: m == Cancel(request_id=rid))
+
+
+async def test_an_id_in_use_is_refused_and_free_again_afterwards(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    first = asyncio.create_task(_generate(http, text="x", rid="same"))
+    await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    async with http.post("/generate", json={"text": "x", "rid": "same"}) as response:
+        assert response.status == 400
+        assert "'same'" in (await response.json())["error"]["message"]
+    server.scheduler.release()
+    await first
+    await _generate(http, text="x", rid="same")
+
+
+async def test_an_id_left_at_a_stop_string_can_be_used_at_once(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("abcdef"), per_frame=3)
+    for _ in range(5):
+        answer = await _generate(http, text="x", rid="again", sampling_params={"stop": "c"})
+        assert answer["text"] == "ab"
+
+
+async def test_an_aborted_request_says_so_in_its_finish_reason(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    task = asyncio.create_task(_generate(http, text="x", rid="job-1"))
+    await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    async with http.post("/abort_request", json={"rid": "job-1"}) as response:
+        assert await response.json() == {"aborted": 1}
+    assert (await task)["meta_info"]["finish_reason"] == {"type": "abort", "message": "aborted by an operator"}
+
+
+async def test_the_salt_travels_under_both_names(server: Server, http: aiohttp.ClientSession) -> None:
+    await _generate(http, text="x", rid="a", cache_salt="tenant")
+    await _generate(http, text="x", rid="b", extra_key="tenant")
+    salts = [message.salt for message in server.scheduler.received if isinstance(message, Submit)]
+    assert salts == ["tenant", "tenant"]
+
+
+@pytest.mark.parametrize("text", ["", "héllo", "日本語", "👩‍👩‍👧"])
+async def test_multibyte_text_survives_a_stream_of_single_bytes(
+    server: Server, http: aiohttp.ClientSession, text: str
+) -> None:
+    server.scheduler.script = lambda _: Script(text_ids(text))
+    frames = await _stream(http, text="x")
+    assert frames[-1]["text"] == text
+    assert all("\ufffd" not in frame["text"] for frame in frames)
+
+
+async def test_special_tokens_in_a_prompt_are_recognised(server: Server, http: aiohttp.ClientSession) -> None:
+    await _generate(http, text="<s>a")
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert submitted_ids(submit) == [BOS, 97]

@@ -1,0 +1,210 @@
+"""The tokenizer process itself, over a fake scheduler and with the test as its launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from runtime.config import HttpConfig, TokenizerLaunch
+from runtime.process import listening
+from tests.fakes import FakeScheduler, Script, write_model_dir
+from wire.child import Failed, PeerDied, Shutdown, Started, Status, decode_status, to_line
+from wire.messages import Cancel, Submit
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 20
+
+
+@dataclass(slots=True)
+class Child:
+    """The process, as its launcher holds it."""
+
+    process: subprocess.Popen[bytes]
+    status_fd: int
+    scheduler: FakeScheduler
+    run_dir: Path
+
+    async def status(self) -> Status:
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = await asyncio.wait_for(asyncio.to_thread(os.read, self.status_fd, 1), DEADLINE_S)
+            assert byte, "the process closed its status without a word"
+            line += byte
+        return decode_status(line)
+
+    async def address(self) -> str:
+        status = await self.status()
+        assert isinstance(status, Started), status
+        return str(status.facts["address"])
+
+    def tell(self, notice: PeerDied | Shutdown) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(to_line(notice))
+        self.process.stdin.flush()
+
+    async def exit_status(self) -> int:
+        return await asyncio.to_thread(self.process.wait, DEADLINE_S)
+
+
+@contextlib.asynccontextmanager
+async def started(directory: Path, *, port: int = 0, chat_template: str | None = None) -> AsyncIterator[Child]:
+    run_dir = directory / "run"
+    run_dir.mkdir()
+    scheduler = FakeScheduler(f"ipc://{run_dir}/requests")
+    answering = asyncio.create_task(scheduler.run())
+    launch = TokenizerLaunch(
+        run_dir=str(run_dir),
+        tokenizer_dir=str(write_model_dir(directory / "model")),
+        model_path="/models/fake",
+        model_name="fake",
+        config=HttpConfig(port=port, chat_template=chat_template),
+        server_info={},
+    )
+    read_fd, write_fd = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "runtime.process", "--status-fd", str(write_fd)],
+        stdin=subprocess.PIPE,
+        pass_fds=(write_fd,),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    os.close(write_fd)
+    assert process.stdin is not None
+    process.stdin.write(to_line(launch))
+    process.stdin.flush()
+    try:
+        yield Child(process, read_fd, scheduler, run_dir)
+    finally:
+        process.stdin.close()
+        process.kill()
+        process.wait()
+        os.close(read_fd)
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        scheduler.close()
+
+
+async def _begun(child: Child, http: aiohttp.ClientSession, *, rid: str = "r") -> aiohttp.ClientResponse:
+    """A stream whose first token has come."""
+    response = await http.post("/generate", json={"text": "x", "rid": rid, "stream": True})
+    assert response.status == 200
+    await response.content.readuntil(b"\n\n")
+    return response
+
+
+async def test_it_serves_once_the_scheduler_has_sent_figures_and_has_no_torch(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        async with aiohttp.ClientSession(await child.address()) as http:
+            async with http.get("/health") as response:
+                assert response.status == 200
+            async with http.post("/generate", json={"text": "x"}) as response:
+                assert (await response.json())["text"] == "hello world"
+        assert "torch" not in Path(f"/proc/{child.process.pid}/maps").read_text()
+
+
+async def test_a_taken_port_is_named_with_its_flag(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with started(tmp_path, port=port) as child:
+            status = await child.status()
+            assert isinstance(status, Failed)
+            assert "--port" in status.message
+            assert "127.0.0.1 is taken" in status.message
+            assert str(port) in status.message
+            assert await child.exit_status() == 1
+
+
+async def test_a_chat_template_that_cannot_be_read_is_named_with_its_flag(tmp_path: Path) -> None:
+    async with started(tmp_path, chat_template="/no/such/file") as child:
+        status = await child.status()
+        assert isinstance(status, Failed)
+        assert "--chat-template /no/such/file" in status.message
+        assert await child.exit_status() == 1
+
+
+async def test_when_a_peer_dies_open_requests_get_an_error_at_once_and_it_exits_with_1(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            child.tell(PeerDied(process="model runner", exit_status="killed by SIGKILL", last_words="out of memory"))
+            rest = await asyncio.wait_for(stream.read(), 3)
+            assert b'"error"' in rest
+            assert b"model runner process died (killed by SIGKILL)" in rest
+            assert b"out of memory" in rest
+            assert rest.endswith(b"data: [DONE]\n\n")
+            assert await child.exit_status() == 1
+
+
+async def test_a_shutdown_lets_open_requests_end_and_refuses_new_ones(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            child.tell(Shutdown(grace_s=DEADLINE_S))
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    async with http.get("/health") as response:
+                        if response.status == 503:
+                            break
+            async with http.post("/generate", json={"text": "x"}) as response:
+                assert response.status == 503
+                assert "stopping" in (await response.json())["error"]["message"]
+            child.scheduler.release()
+            rest = await stream.read()
+            assert b'"error"' not in rest
+            assert b"hello world" in rest
+            assert await child.exit_status() == 0
+
+
+async def test_a_shutdown_ends_what_is_still_open_after_its_grace(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http, rid="long")
+            child.tell(Shutdown(grace_s=0.1))
+            rest = await asyncio.wait_for(stream.read(), 3)
+            assert b"the server is stopping" in rest
+            assert await child.exit_status() == 0
+        await child.scheduler.received_where(lambda message: message == Cancel(request_id="long"))
+
+
+async def test_when_the_launcher_goes_open_requests_get_an_error_and_it_exits(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+            rest = await asyncio.wait_for(stream.read(), 3)
+            assert b"launcher process died" in rest
+            assert await child.exit_status() == 1
+
+
+async def test_a_frame_that_is_no_message_ends_open_requests_and_the_process(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            await child.scheduler.received_where(lambda message: isinstance(message, Submit))
+            await child.scheduler.send_raw(b"\xc1")
+            rest = await asyncio.wait_for(stream.read(), 3)
+            assert b"the link to the scheduler broke" in rest
+            assert await child.exit_status() == 1
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
+async def test_a_host_that_is_not_this_machine_is_named_with_its_flag(host: str) -> None:
+    with pytest.raises(OSError, match=f"--host {host}"):
+        listening(HttpConfig(host=host, port=0))

@@ -1,0 +1,113 @@
+"""The scheduler's pure parts wired to a `FakeRunner`, with a clock of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from scheduler import intake
+from scheduler.config import SchedulerConfig
+from scheduler.leave import fail_stalled
+from scheduler.plan import plan
+from scheduler.request import ClientId
+from scheduler.settle import settle
+from scheduler.state import Limits, Reply, State, make_state
+from tests.scheduler.fake_runner import VOCABULARY, FakeRunner
+from wire import messages
+from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes
+from wire.sampling import SamplingParams
+
+CLIENT = ClientId(b"client")
+
+
+@dataclass(slots=True)
+class Harness:
+    state: State
+    runner: FakeRunner
+    sent: deque[StepPlan] = field(default_factory=deque)
+    outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    reuses: dict[str, messages.Reuse] = field(default_factory=dict)
+    terminal: dict[str, messages.Done | messages.Refused] = field(default_factory=dict)
+    now_s: float = 0.0
+
+    def submit(
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        max_new_tokens: int | None = 4,
+        stop_token_ids: tuple[int, ...] = (),
+        salt: str = "",
+    ) -> None:
+        sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids)
+        message = messages.Submit(request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt)
+        self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
+
+    def send_plan(self) -> StepPlan | None:
+        depth = 2 if self.state.config.overlap else 1
+        if len(self.state.in_flight) >= depth:
+            return None
+        made = plan(self.state, now_s=self.now_s)
+        if made is not None:
+            self.sent.append(made)
+        return made
+
+    def retire(self) -> None:
+        result = self.runner.execute(self.sent.popleft())
+        self.now_s += result.elapsed_s
+        self.take(settle(self.state, result))
+
+    def run(self, *, max_steps: int = 2000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(max_steps):
+            while self.send_plan() is not None:
+                pass
+            if not self.sent:
+                self.take(fail_stalled(self.state))
+                if not self.state.waiting:
+                    break
+                continue
+            self.retire()
+        assert not self.state.waiting, f"{len(self.state.waiting)} requests wait and no plan is made"
+        assert not self.state.running
+
+    def take(self, replies: list[Reply]) -> None:
+        for reply in replies:
+            assert reply.client == CLIENT
+            match reply.message:
+                case messages.Tokens() as tokens:
+                    assert tokens.request_id not in self.terminal, "tokens after the end"
+                    self.outputs[tokens.request_id] += bytes_to_ids(tokens.token_ids)
+                    if tokens.reuse is not None:
+                        assert tokens.request_id not in self.reuses, "reuse figures were told twice"
+                        self.reuses[tokens.request_id] = tokens.reuse
+                case messages.Done() | messages.Refused() as ended:
+                    assert ended.request_id not in self.terminal, f"{ended.request_id} ended twice"
+                    self.terminal[ended.request_id] = ended
+                case other:
+                    raise AssertionError(f"unexpected message {other}")
+
+    def check(self) -> None:
+        self.state.cache.check()
+        state = self.state
+        open_rows = {running.row for running in state.running.values()}
+        assert len(open_rows) == len(state.running)
+        assert sorted([*open_rows, *state.free_rows]) == list(range(state.config.max_running))
+        assert not set(state.waiting) & set(state.running)
+
+
+def make_harness(
+    *,
+    num_pages: int = 64,
+    page_tokens: int = 4,
+    context_tokens: int = 10_000,
+    config: SchedulerConfig | None = None,
+) -> Harness:
+    limits = Limits(
+        model_fingerprint="fake",
+        context_tokens=context_tokens,
+        vocabulary=VOCABULARY,
+        pool_tokens=num_pages * page_tokens,
+    )
+    state = make_state(config or SchedulerConfig(max_running=8), limits, page_tokens=page_tokens)
+    return Harness(state, FakeRunner(num_pages, page_tokens))

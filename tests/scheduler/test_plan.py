@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radix.cache import Lease, OutOfPages, PageId, PrefixCache
+from scheduler import intake
+from scheduler.config import SchedulerConfig
+from scheduler.settle import OutOfStep, settle
+from tests.scheduler.fake_runner import expected_output
+from tests.scheduler.harness import CLIENT, make_harness
+from wire import messages
+from wire.messages import StepResult
+
+DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
+
+
+def test_a_request_is_prefilled_decoded_and_ended_once() -> None:
+    harness = make_harness()
+    harness.submit("a", DOCUMENT[:10], max_new_tokens=5)
+    harness.run()
+    assert harness.outputs["a"] == expected_output(DOCUMENT[:10], max_new_tokens=5)
+    assert harness.terminal["a"].reason == "length"
+    assert harness.runner.decoded_tokens == 4, "a known end costs no extra step"
+
+
+def test_only_pages_whose_step_has_retired_can_be_found() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=20))
+    harness.submit("a", DOCUMENT[:60])
+    namespace = harness.state.waiting["a"].namespace
+    document = np.array(DOCUMENT[:60], np.int32)
+    found = []
+    for _ in range(3):
+        harness.send_plan()
+        found.append(harness.state.cache.match(namespace, document))
+        harness.retire()
+    assert found == [0, 20, 40]
+
+
+def test_a_row_retracted_in_the_plan_that_admits_it_never_reaches_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=8))
+    harness.submit("old", DOCUMENT[:50])
+    harness.submit("young", [9] * 80)
+    extend = PrefixCache.extend
+    refusals = iter([True])
+
+    def extend_but_once(cache: PrefixCache, lease: Lease, num_tokens: int) -> list[PageId]:
+        if next(refusals, False):
+            raise OutOfPages(needed=1, available=0)
+        return extend(cache, lease, num_tokens)
+
+    monkeypatch.setattr(PrefixCache, "extend", extend_but_once)
+    plan = harness.send_plan()
+    assert plan is not None
+    assert [admission.request_id for admission in plan.admissions] == ["old"]
+    harness.run()
+    assert harness.outputs["young"] == expected_output([9] * 80, max_new_tokens=4)
+
+
+def test_a_request_that_no_longer_fits_a_pool_with_quarantined_pages_ends_with_an_error() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4)
+    harness.state.cache.pool.quarantine(PageId(0), "test")
+    harness.submit("a", [1] * 31, max_new_tokens=1)
+    harness.run()
+    ended = harness.terminal["a"]
+    assert ended.reason == "broken"
+    assert "quarantined" in ended.message
+
+
+def test_a_stop_token_ends_a_request_and_the_token_computed_beyond_it_is_dropped() -> None:
+    harness = make_harness()
+    output = expected_output(DOCUMENT[:10], max_new_tokens=5)
+    harness.submit("a", DOCUMENT[:10], max_new_tokens=5, stop_token_ids=(output[1],))
+    harness.run()
+    assert harness.outputs["a"] == output[: output.index(output[1]) + 1]
+    assert harness.terminal["a"].reason == "stop"
+    assert harness.terminal["a"].matched_token_id == output[1]
+
+
+def test_zero_new_tokens_computes_the_prompt_and_leaves_it_cached() -> None:
+    harness = make_harness()
+    harness.submit("a", DOCUMENT[:40], max_new_tokens=0)
+    harness.run()
+    assert harness.terminal["a"].reason == "length"
+    assert "a" not in harness.outputs
+    harness.submit("b", [*DOCUMENT[:40], 1])
+    harness.run()
+    assert harness.reuses["b"].cached_tokens == 40
+
+
+def test_the_next_turn_reuses_prompt_and_answer_to_the_token() -> None:
+    harness = make_harness()
+    harness.submit("a", DOCUMENT[:21], max_new_tokens=10)
+    harness.run()
+    turn_2 = DOCUMENT[:21] + harness.outputs["a"] + [1, 2, 3]
+    harness.submit("b", turn_2)
+    harness.run()
+    assert harness.reuses["b"].cached_tokens == 21 + 10 - 1, "the last token of an answer is never computed"
+    assert harness.outputs["b"] == expected_output(turn_2, max_new_tokens=4)
+
+
+def test_a_forked_page_is_copied_and_only_the_difference_is_computed() -> None:
+    harness = make_harness(page_tokens=16)
+    harness.submit("a", DOCUMENT[:48], max_new_tokens=1)
+    harness.run()
+    before = harness.runner.prefilled_tokens
+    forked = [*DOCUMENT[:45], 49, 48]
+    harness.submit("b", forked)
+    harness.run()
+    assert harness.reuses["b"].cached_tokens == 45
+    assert harness.reuses["b"].copied_tokens == 13
+    assert harness.runner.prefilled_tokens - before == 2
+    assert harness.outputs["b"] == expected_output(forked, max_new_tokens=4)
+
+
+def test_another_salt_finds_nothing_and_the_same_salt_finds_all() -> None:
+    harness = make_harness()
+    for request_id, salt in (("a", "x"), ("b", "y"), ("c", "x")):
+        harness.submit(request_id, DOCUMENT[:33], salt=salt)
+        harness.run()
+    assert harness.reuses["b"].cached_tokens == 0
+    assert harness.reuses["c"].cached_tokens == 32
+
+
+def test_simultaneous_questions_on_one_new_document_compute_it_once() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=32, prefill_tokens=64))
+    for i in range(16):
+        harness.submit(f"r{i}", [*DOCUMENT, i, i + 1, i + 2])
+    harness.run()
+    assert harness.runner.prefilled_tokens <= len(DOCUMENT) + 16 * (3 + harness.state.cache.page_tokens)
+
+
+def test_followers_go_on_by_themselves_when_their_leader_is_cancelled() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=32, prefill_tokens=64))
+    for i in range(4):
+        harness.submit(f"r{i}", [*DOCUMENT, i])
+    harness.send_plan()
+    (leader,) = harness.state.running
+    harness.take(intake.cancel(harness.state, leader))
+    harness.run()
+    others = {f"r{i}" for i in range(4)} - {leader}
+    assert {harness.terminal[request_id].reason for request_id in others} == {"length"}
+
+
+def test_a_decode_row_does_not_wait_for_a_long_prompt() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=4))
+    harness.submit("short", DOCUMENT[:8], max_new_tokens=20)
+    harness.send_plan()
+    harness.retire()
+    harness.submit("long", DOCUMENT, max_new_tokens=1)
+    plan = harness.send_plan()
+    assert plan is not None
+    decodes = [step for step in plan.rows if not step.token_ids]
+    prefills = [step for step in plan.rows if step.token_ids]
+    assert len(decodes) == 1
+    assert 0 < sum(step.num_new_tokens for step in prefills) < len(DOCUMENT), "the prompt is cut to the time budget"
+
+
+def test_one_step_prefills_several_requests_and_the_one_with_least_left_goes_first() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=8, prefill_tokens=100))
+    harness.submit("long", [1, *DOCUMENT[:300]])
+    harness.submit("short", [2, *DOCUMENT[:20]])
+    harness.submit("middle", [3, *DOCUMENT[:50]])
+    plan = harness.send_plan()
+    assert plan is not None
+    assert [step.num_new_tokens for step in plan.rows] == [21, 51, 28]
+
+
+def test_the_longest_cached_prefix_goes_first() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=1))
+    harness.submit("warm", DOCUMENT[:100], max_new_tokens=1)
+    harness.run()
+    harness.submit("cold", [9] * 30)
+    harness.submit("hot", DOCUMENT[:100] + [1] * 30)
+    harness.send_plan()
+    assert list(harness.state.running) == ["hot"]
+
+
+def test_a_cold_request_is_overtaken_for_a_bounded_amount_of_work_only() -> None:
+    config = SchedulerConfig(max_running=1, overtake_tokens=60, overtake_seconds=1e9)
+    harness = make_harness(num_pages=400, config=config)
+    harness.submit("warm", DOCUMENT[:100], max_new_tokens=1)
+    harness.run()
+    harness.submit("cold", [9] * 30)
+    order = []
+    for i in range(20):
+        harness.submit(f"hot{i}", DOCUMENT[:100] + [i] * 10, max_new_tokens=1)
+        harness.send_plan()
+        order += list(harness.state.running)
+        harness.retire()
+    assert order.index("cold") in range(1, 8)
+    assert harness.state.counters.worst_displacement_tokens <= 60 + 14
+
+
+def test_no_request_is_overtaken_for_longer_than_the_stated_time() -> None:
+    config = SchedulerConfig(max_running=1, overtake_tokens=10**9, overtake_seconds=3.0)
+    harness = make_harness(num_pages=400, config=config)
+    harness.submit("warm", DOCUMENT[:100], max_new_tokens=1)
+    harness.run()
+    harness.submit("cold", [9] * 30)
+    for i in range(8):
+        harness.submit(f"hot{i}", DOCUMENT[:100] + [i] * 10, max_new_tokens=1)
+        harness.send_plan()
+        harness.now_s += 1.0
+        harness.retire()
+    assert "cold" in harness.terminal
+
+
+def test_when_pages_run_out_a_younger_request_is_sent_back_and_still_answers_right() -> None:
+    harness = make_harness(num_pages=12, page_tokens=4)
+    harness.state.output_length.mean_tokens = 1.0
+    for i in range(3):
+        harness.submit(f"r{i}", [i] * 8, max_new_tokens=24)
+    harness.run()
+    assert harness.state.counters.retractions_total > 0
+    for i in range(3):
+        assert harness.outputs[f"r{i}"] == expected_output([i] * 8, max_new_tokens=24)
+    assert harness.terminal["r0"].num_retractions == 0, "the oldest is never a victim"
+
+
+def test_a_retracted_request_keeps_its_reuse_figures_of_the_first_scheduling() -> None:
+    harness = make_harness(num_pages=12, page_tokens=4)
+    harness.state.output_length.mean_tokens = 1.0
+    for i in range(3):
+        harness.submit(f"r{i}", [i] * 8, max_new_tokens=24)
+    harness.run()
+    assert harness.state.counters.prompt_tokens_total == 24
+    assert harness.state.counters.cached_tokens_total == 0, "recomputation after a retraction is no hit"
+
+
+def test_a_request_that_fills_the_whole_pool_runs() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4)
+    harness.submit("warm", [7] * 20)
+    harness.run()
+    harness.submit("whole", DOCUMENT[:20], max_new_tokens=12)
+    harness.run()
+    assert harness.outputs["whole"] == expected_output(DOCUMENT[:20], max_new_tokens=12)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_new_tokens", "code", "words"),
+    [
+        ([], 4, "invalid_request", ("prompt", "empty")),
+        ([1, 50], 4, "invalid_request", ("input_ids", "50", "[0, 50)")),
+        ([1, -1], 4, "invalid_request", ("input_ids", "-1")),
+        ([1] * 32, 4, "context_length_exceeded", ("32", "KV pool", "--max-total-tokens")),
+        ([1] * 30, 4, "context_length_exceeded", ("30", "max_new_tokens is 4", "Lower max_new_tokens to 2")),
+        ([1] * 20, 10**9, "context_length_exceeded", ("max_new_tokens is 1000000000",)),
+        ([1] * 60, 4, "context_length_exceeded", ("60", "context is 40", "--context-length")),
+    ],
+)
+def test_what_can_never_fit_is_refused_at_once_with_numbers(
+    prompt: list[int], max_new_tokens: int, code: str, words: tuple[str, ...]
+) -> None:
+    harness = make_harness(num_pages=8, page_tokens=4, context_tokens=40)
+    harness.submit("a", prompt, max_new_tokens=max_new_tokens)
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.code == code
+    for word in words:
+        assert word in refused.message
+    assert not harness.state.waiting
+
+
+def test_no_limit_on_output_means_what_still_fits() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4, context_tokens=40)
+    harness.submit("a", [1] * 20, max_new_tokens=None)
+    harness.run()
+    assert len(harness.outputs["a"]) == 12
+
+
+def test_an_id_that_is_still_open_is_refused_and_the_first_request_goes_on() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2, 3])
+    message = messages.Submit(
+        request_id="a",
+        token_ids=messages.ids_to_bytes([4]),
+        sampling=next(iter(harness.state.waiting.values())).sampling,
+    )
+    (reply,) = intake.submit(harness.state, CLIENT, message, now_s=0.0)
+    assert isinstance(reply.message, messages.Refused)
+    assert reply.message.code == "duplicate_request_id"
+    harness.run()
+    assert harness.terminal["a"].reason == "length"
+
+
+def test_a_full_queue_refuses_the_next_request() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=1, max_queued=2))
+    for i in range(3):
+        harness.submit(f"r{i}", [1, i])
+    refused = harness.terminal["r2"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.code == "overloaded"
+
+
+def test_abort_matches_ids_exactly() -> None:
+    harness = make_harness()
+    harness.submit("job-1", [1, 2])
+    harness.submit("job-10", [1, 3])
+    harness.take(intake.abort(harness.state, "job-1"))
+    harness.run()
+    assert harness.terminal["job-1"].reason == "cancelled"
+    assert harness.terminal["job-10"].reason == "length"
+
+
+def test_abort_of_all_ends_waiting_and_running_requests() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=1))
+    harness.submit("a", [1, 2])
+    harness.send_plan()
+    harness.submit("b", [1, 3])
+    harness.take(intake.abort(harness.state, None))
+    assert {ended.reason for ended in harness.terminal.values()} == {"cancelled"}
+    harness.retire()
+    assert not harness.outputs, "results of cancelled rows are dropped"
+
+
+def test_a_broken_row_ends_alone_and_leaves_nothing_in_the_tree() -> None:
+    harness = make_harness()
+    harness.submit("bad", DOCUMENT[:20])
+    harness.send_plan()
+    harness.submit("good", [9] * 10)
+    harness.runner.broken_rows = {harness.state.running["bad"].row}
+    harness.run()
+    assert harness.terminal["bad"].reason == "broken"
+    assert harness.outputs["good"] == expected_output([9] * 10, max_new_tokens=4)
+    harness.runner.broken_rows = set()
+    harness.submit("again", DOCUMENT[:20])
+    harness.run()
+    assert harness.reuses["again"].cached_tokens == 0
+
+
+def test_a_flush_leaves_requests_in_flight_alone_and_nothing_of_them_in_the_new_tree() -> None:
+    harness = make_harness()
+    harness.submit("a", DOCUMENT[:20], max_new_tokens=6)
+    harness.send_plan()
+    harness.retire()
+    harness.state.cache.flush()
+    harness.run()
+    assert harness.outputs["a"] == expected_output(DOCUMENT[:20], max_new_tokens=6)
+    harness.submit("b", DOCUMENT[:20])
+    harness.run()
+    assert harness.reuses["b"].cached_tokens == 0
+
+
+def test_a_result_out_of_step_is_an_error() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2, 3])
+    harness.send_plan()
+    with pytest.raises(OutOfStep):
+        settle(harness.state, StepResult(step=1, token_ids=b""))
+
+
+def test_plans_are_deltas_a_decode_step_of_many_rows_is_a_few_bytes_a_row() -> None:
+    harness = make_harness(num_pages=9000, config=SchedulerConfig(max_running=128))
+    for i in range(128):
+        harness.submit(f"r{i}", [i % 50, i // 50, *DOCUMENT[:50]], max_new_tokens=200)
+    for _ in range(400):
+        plan = harness.send_plan()
+        if plan is not None and len(plan.rows) == 128 and not any(step.token_ids for step in plan.rows):
+            assert len(messages.encode(plan)) < 128 * 90
+            return
+        harness.retire()
+    raise AssertionError("the rows never decoded together")

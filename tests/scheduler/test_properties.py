@@ -1,0 +1,124 @@
+"""Conservation and exactly one terminal reply, over random submits, cancels, finishes, steps and flushes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from scheduler import intake
+from scheduler.config import SchedulerConfig
+from tests.scheduler.fake_runner import VOCABULARY, expected_output
+from tests.scheduler.harness import Harness, make_harness
+from wire import messages
+
+PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(23)] for k in range(3)]
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random life of a scheduler on a pool that is too small for its load."""
+
+    harness: Harness
+
+    @initialize(
+        page_tokens=st.sampled_from([1, 4, 16]),
+        num_tokens=st.sampled_from([96, 160, 1024]),
+        overlap=st.booleans(),
+        max_running=st.integers(1, 6),
+        prefill_tokens=st.sampled_from([1, 5, 16, 8192]),
+        policy=st.sampled_from(["longest-prefix", "fcfs"]),
+    )
+    def start(
+        self,
+        page_tokens: int,
+        num_tokens: int,
+        overlap: bool,
+        max_running: int,
+        prefill_tokens: int,
+        policy: str,
+    ) -> None:
+        config = SchedulerConfig(
+            max_running=max_running, prefill_tokens=prefill_tokens, overlap=overlap, policy=policy, max_queued=8
+        )
+        self.harness = make_harness(num_pages=num_tokens // page_tokens, page_tokens=page_tokens, config=config)
+        self.wanted: dict[str, list[int]] = {}
+        self.num_submitted = 0
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES),
+        prefix_tokens=st.integers(0, 23),
+        suffix=st.lists(st.integers(0, VOCABULARY - 1), max_size=40),
+        max_new_tokens=st.integers(0, 30),
+        stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
+        salt=st.sampled_from(["", "other"]),
+    )
+    def submit(
+        self,
+        prefix: list[int],
+        prefix_tokens: int,
+        suffix: list[int],
+        max_new_tokens: int,
+        stop: list[int],
+        salt: str,
+    ) -> None:
+        prompt = prefix[:prefix_tokens] + suffix
+        request_id = f"r{self.num_submitted}"
+        self.num_submitted += 1
+        self.harness.submit(request_id, prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop), salt=salt)
+        self.wanted[request_id] = expected_output(prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop))
+
+    @rule(data=st.data(), is_finish=st.booleans())
+    def cancel_or_finish(self, data: st.DataObject, is_finish: bool) -> None:
+        ids = [*self.harness.state.running, *self.harness.state.waiting, "unknown"]
+        request_id = data.draw(st.sampled_from(ids))
+        end = intake.finish if is_finish else intake.cancel
+        self.harness.take(end(self.harness.state, request_id))
+
+    @rule()
+    def send(self) -> None:
+        self.harness.send_plan()
+
+    @rule()
+    def retire(self) -> None:
+        if self.harness.sent:
+            self.harness.retire()
+
+    @rule()
+    def flush(self) -> None:
+        self.harness.state.cache.flush()
+
+    @rule(data=st.data())
+    def break_a_row(self, data: st.DataObject) -> None:
+        rows = list(self.harness.runner.rows)
+        if rows:
+            self.harness.runner.broken_rows = {data.draw(st.sampled_from(rows))}
+
+    @rule(seconds=st.sampled_from([0.1, 5.0, 60.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.harness.now_s += seconds
+
+    @invariant()
+    def pages_and_rows_are_conserved(self) -> None:
+        self.harness.check()
+
+    @invariant()
+    def outputs_are_those_of_a_run_alone(self) -> None:
+        for request_id, output in self.harness.outputs.items():
+            assert output == self.wanted[request_id][: len(output)], request_id
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        self.harness.runner.broken_rows = set()
+        self.harness.run()
+        self.harness.check()
+        cache = self.harness.state.cache
+        assert cache.free_pages + cache.evictable_pages == cache.num_pages
+        for request_id, wanted in self.wanted.items():
+            ended = self.harness.terminal[request_id]
+            if isinstance(ended, messages.Done) and ended.reason == "length":
+                assert self.harness.outputs.get(request_id, []) == wanted
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+test_scheduler_keeps_its_promises = SchedulerMachine.TestCase
