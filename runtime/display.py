@@ -89,11 +89,8 @@ def address(host: str, port: int) -> str:
 
 def curl(url: str, *, model: str, is_chat: bool, has_key: bool) -> str:
     """A command that asks the server something, ready to be pasted into a shell."""
-    body: dict[str, Any] = {"model": model}
-    if is_chat:
-        body |= {"messages": [{"role": "user", "content": "What is gravity?"}]}
-    else:
-        body |= {"prompt": "Gravity is", "max_tokens": 32}
+    asked = {"messages": [{"role": "user", "content": "What is gravity?"}]} if is_chat else {"prompt": "Gravity is"}
+    body = {"model": model, **asked, "max_tokens": 64}
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     key = ' -H "Authorization: Bearer $API_KEY"' if has_key else ""
     route = "chat/completions" if is_chat else "completions"

@@ -97,8 +97,8 @@ class Child:
     def watch(self, on_notice: Callable[[Notice], None], *, run_dir: str) -> None:
         """Call `on_notice` from a thread for every notice of the launcher.
 
-        When the launcher goes, `on_notice(LauncherGone())` is called, and `GRACE_S` later the run directory is removed
-        and the process ends, whatever its main thread is doing.
+        When the launcher goes, the run directory is removed (open connections do not need it), `on_notice` is called
+        with `LauncherGone`, and `GRACE_S` later the process ends, whatever its main thread is doing.
         """
         threading.Thread(target=_watch, args=(on_notice, run_dir), name="lifeline", daemon=True).start()
 
@@ -130,7 +130,7 @@ def _stdin() -> io.RawIOBase:
 def _watch(on_notice: Callable[[Notice], None], run_dir: str) -> None:
     for line in _stdin():
         on_notice(decode_notice(line))
+    shutil.rmtree(run_dir, ignore_errors=True)
     on_notice(LauncherGone())
     threading.Event().wait(GRACE_S)
-    shutil.rmtree(run_dir, ignore_errors=True)
     os._exit(os.EX_UNAVAILABLE)

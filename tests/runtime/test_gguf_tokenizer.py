@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import Qwen2Converter
 
 from runtime.embedded_model import find_embedded_model
@@ -205,6 +205,17 @@ def test_sentencepiece_merges_by_score_prefixes_a_space_and_falls_back_to_bytes(
     for text in ("the 🙂 a", "  the\n\na ", "é"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert tokenizer.encode("a</s>").ids[-1] == 2
+
+
+def test_sentencepiece_gives_the_ids_of_transformers_llama_tokenizer() -> None:
+    fields = sentencepiece_fields()
+    tokenizer = tokenizer_from_gguf(_prefixed(fields), [])
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("t", "h")]
+    expected = LlamaTokenizer(vocab={token: i for i, token in enumerate(fields["tokens"])}, merges=merges)
+    for text in corpus():
+        if not text.startswith(" "):  # there SentencePiece adds its space all the same, and transformers does not
+            ids = expected(text, add_special_tokens=False).input_ids
+            assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text
 
 
 def test_sentencepiece_without_a_space_prefix_adds_none() -> None:

@@ -14,11 +14,16 @@ from wire.child import LauncherGone, PeerDied, Progress, Shutdown, Started, deco
 ROOT = Path(__file__).parent.parent.parent
 CODE = """
 import threading
-from wire.child import Started, adopt, to_line
-config, child = adopt(dict[str, str], is_killed_with_launcher={is_killed})
-child.watch(lambda notice: print(to_line(notice).decode(), end="", flush=True), run_dir=config["run_dir"])
-child.tell(Started(facts={{"name": config["name"]}}))
-threading.Event().wait()
+from wire.child import LauncherGone, Started, adopt, to_line
+config, child = adopt(dict[str, str], is_killed_with_launcher=False)
+is_over = threading.Event()
+def on_notice(notice):
+    print(to_line(notice).decode(), end="", flush=True)
+    if isinstance(notice, LauncherGone) and config["name"] == "Quick":
+        is_over.set()
+child.watch(on_notice, run_dir=config["run_dir"])
+child.tell(Started(facts={"name": config["name"]}))
+is_over.wait()
 """
 
 
@@ -38,13 +43,13 @@ class Running:
         return self.process.stdout.readline()
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> Iterator[Running]:
+@pytest.fixture(params=["Ada"])
+def child(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     status_read, status_write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CODE.format(is_killed=False), "--status-fd", str(status_write)],
+        [sys.executable, "-P", "-c", CODE, "--status-fd", str(status_write)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(status_write,),
@@ -53,8 +58,8 @@ def child(tmp_path: Path) -> Iterator[Running]:
     os.close(status_write)
     with os.fdopen(status_read, "rb") as status, process:
         running = Running(process, status, run_dir)
-        running.say(to_line({"name": "Ada", "run_dir": str(run_dir)}))
-        assert decode_status(status.readline()) == Started(facts={"name": "Ada"})
+        running.say(to_line({"name": request.param, "run_dir": str(run_dir)}))
+        assert decode_status(status.readline()) == Started(facts={"name": request.param})
         yield running
         process.kill()
 
@@ -76,9 +81,37 @@ def test_when_the_launcher_goes_the_child_hears_it_ends_and_removes_the_run_dire
     assert not child.run_dir.exists()
 
 
+@pytest.mark.parametrize("child", ["Quick"], indirect=True)
+def test_a_child_that_ends_as_soon_as_the_launcher_has_gone_removes_the_run_directory_too(child: Running) -> None:
+    assert child.process.stdin is not None
+    child.process.stdin.close()
+    assert child.process.wait(30) == 0
+    assert not child.run_dir.exists()
+
+
+def test_a_process_that_asks_for_it_is_killed_with_its_launcher(tmp_path: Path) -> None:
+    """The launcher is a process between this one and the child, which hangs and never reads its standard input."""
+    hanging = (
+        "import os, threading\nfrom wire.child import adopt\n"
+        "adopt(dict[str, str], is_killed_with_launcher=True)\nos.write(1, b'x')\nthreading.Event().wait()"
+    )
+    launcher = (
+        "import subprocess, sys, threading\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {hanging!r}, '--status-fd', '2'], stdin=subprocess.PIPE)\n"
+        "child.stdin.write(b'{}\\n')\nchild.stdin.flush()\nthreading.Event().wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.kill()
+        assert process.stdout.read() == b""  # the child, which held the other end, has gone as well
+
+
 def test_started_by_hand_a_process_says_how_it_is_meant_to_be_started() -> None:
     result = subprocess.run(
-        [sys.executable, "-P", "-c", CODE.format(is_killed=False), "--status-fd", "2"],
+        [sys.executable, "-P", "-c", CODE, "--status-fd", "2"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
