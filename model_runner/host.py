@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def free_memory_bytes() -> int:
@@ -36,7 +37,7 @@ def _cgroup_room_bytes() -> Iterator[int]:
 
 
 def _cgroup_directories() -> Iterator[Path]:
-    own = next((line[3:] for line in (_read(Path("/proc/self/cgroup")) or "").splitlines() if line[:3] == "0::"), "/")
+    own = next((line[3:] for line in (_read(_OWN_GROUP) or "").splitlines() if line[:3] == "0::"), "/")
     directory = _CGROUP_ROOT / own.strip("/")
     yield directory
     while directory != _CGROUP_ROOT and _CGROUP_ROOT in directory.parents:

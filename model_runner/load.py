@@ -73,7 +73,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
-    backend = TorchAttention(spec)
+    backend = make_backend(config.attention, spec)
     pool = backend.make_kv_pool(num_pages)
     runner = Runner(model, backend, pool)
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=model_config.vocabulary)
@@ -116,6 +116,20 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
         dtype=dtype,
         page_tokens=page_tokens,
     )
+
+
+def make_backend(name: str, spec: AttentionSpec) -> TorchAttention:
+    """The backend of `--attention`; "auto" is the fastest that this machine has, so far the only one.
+
+    Raises:
+        StartError: it can't serve this model.
+    """
+    if name not in ("auto", "torch"):
+        raise StartError(f"--attention {name} is not known; set it to auto or torch")
+    backend = TorchAttention(spec)
+    if spec.dtype not in backend.capabilities().dtypes:
+        raise StartError(f"--attention {name} can't compute in {spec.dtype}; set --dtype float32")
+    return backend
 
 
 def fingerprint(model_config: Path, files: Sequence[Path], dtype_name: str) -> str:
