@@ -19,7 +19,9 @@ MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
 
 _LEAST_PREFILL_TOKENS = 16
-"""Prefill never stops altogether while rows decode."""
+_LEAST_PREFILL_SHARE = 0.5
+"""Prefill gets at least this part of a decode step's time, and this many tokens, also where decode alone takes longer
+than the budget: on a slow machine the queue must move too."""
 
 
 @dataclass(slots=True)
@@ -75,8 +77,9 @@ def _victim(state: State, running: Running) -> Running:
 
 
 def _prefill_budget(state: State, *, has_decode: bool) -> int:
-    budget_ms = state.config.decode_step_ms if has_decode else state.config.prefill_step_ms
-    tokens = state.cost.affordable_tokens(budget_s=budget_ms / 1000)
+    budget_s = (state.config.decode_step_ms if has_decode else state.config.prefill_step_ms) / 1000
+    budget_s = max(budget_s, (1 + _LEAST_PREFILL_SHARE) * state.cost.base_s)
+    tokens = state.cost.affordable_tokens(budget_s=budget_s)
     return min(state.config.prefill_tokens, max(_LEAST_PREFILL_TOKENS, tokens))
 
 

@@ -54,6 +54,7 @@ class OpenStream:
             if b"data: [DONE]" in self.received:
                 break
         self.ended_s = time.monotonic()
+        self.socket.close()
 
 
 def test_torch_is_in_the_model_runner_alone(shared_server: Server) -> None:

@@ -156,6 +156,18 @@ def test_a_decode_row_does_not_wait_for_a_long_prompt() -> None:
     assert 0 < sum(step.num_new_tokens for step in prefills) < len(DOCUMENT), "the prompt is cut to the time budget"
 
 
+def test_prefill_goes_on_where_a_decode_step_alone_takes_longer_than_the_budget() -> None:
+    harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=4))
+    harness.submit("short", DOCUMENT[:8], max_new_tokens=20)
+    harness.send_plan()
+    harness.retire()
+    harness.state.cost.base_s, harness.state.cost.token_s = 1.0, 0.01
+    harness.submit("long", DOCUMENT, max_new_tokens=1)
+    plan = harness.send_plan()
+    assert plan is not None
+    assert max(step.num_new_tokens for step in plan.rows) == 50, "half of the second that decode takes"
+
+
 def test_one_step_prefills_several_requests_and_the_one_with_least_left_goes_first() -> None:
     harness = make_harness(num_pages=400, config=SchedulerConfig(max_running=8, prefill_tokens=100))
     harness.submit("long", [1, *DOCUMENT[:300]])
