@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
 
 from .eviction import is_candidate
 from .lease import Lease
@@ -30,6 +33,8 @@ def check(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> None:
 
 def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> int:
     """Set aside each page that is not held by exactly the owner that the ledger names; returns how many."""
+    if _is_ledger_right(pool, tree, leases):
+        return 0
     claims: list[list[Owner]] = [[] for _ in range(pool.num_pages)]
     places: dict[PageId, Node] = {}
     for owner, page, node in _claims(pool, tree, leases):
@@ -41,8 +46,6 @@ def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Leas
         for page, owners in enumerate(claims)
         if pool.owner_of(PageId(page)) != Owner.QUARANTINED and owners != [pool.owner_of(PageId(page))]
     ]
-    if not wrong:
-        return 0
     for page in wrong:
         pool.quarantine(page, f"held by {[owner.name.lower() for owner in claims[page]]}")
     aside = set(wrong)
@@ -52,6 +55,22 @@ def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Leas
         if page in places:
             _forget(tree, places[page], page)
     return len(wrong)
+
+
+def _is_ledger_right(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> bool:
+    """Compare all claims with the ledger in bulk: 400,000 pages take some tens of milliseconds."""
+    ledger = pool.owners()
+    is_usable = ledger != Owner.QUARANTINED
+    claimed_pages: dict[Owner, Iterable[PageId]] = {
+        Owner.FREE: pool.free_ids,
+        Owner.TREE: chain.from_iterable(node.pages for node in [*_attached(tree), *_detached(leases)]),
+        Owner.REQUEST: chain.from_iterable(lease.own_page_ids for lease in leases),
+    }
+    for owner, pages in claimed_pages.items():
+        times = np.bincount(np.fromiter(pages, dtype=np.int64), minlength=pool.num_pages)
+        if (times != (ledger == owner))[is_usable].any():
+            return False
+    return True
 
 
 def _forget(tree: RadixTree, node: Node, page: PageId) -> None:

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NewType
 
+import numpy as np
+import numpy.typing as npt
+
 log = logging.getLogger(__name__)
 
 PageId = NewType("PageId", int)
@@ -74,6 +77,10 @@ class PagePool:
         """Count the pages before the first that `owner` does not hold."""
         owners = bytes(map(self._owners.__getitem__, pages))
         return len(owners) - len(owners.lstrip(bytes((owner,))))
+
+    def owners(self) -> npt.NDArray[np.uint8]:
+        """Give the whole ledger, one `Owner` a page; a view that changes with it."""
+        return np.frombuffer(self._owners, dtype=np.uint8)
 
     def events_of(self, page: PageId) -> list[str]:
         """List what the shared ring still holds about one page, oldest first, as `serial:event`."""
