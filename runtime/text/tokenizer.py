@@ -13,6 +13,8 @@ import orjson
 import tokenizers
 from tokenizers import decoders, pre_tokenizers
 
+from .prefix_encoder import AddedToken, PrefixEncoder
+
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -51,6 +53,17 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens = _special_tokens(files.tokenizer_config)
         self.eos_token_ids = _eos_token_ids(backend, files, self.special_tokens.get("eos_token"))
+        self._prefixes = PrefixEncoder(
+            lambda text: self._encode_whole(text, add_special_tokens=False),
+            [
+                AddedToken(
+                    text=token.content,
+                    token_id=token_id,
+                    is_plain=not (token.normalized or token.lstrip or token.rstrip or token.single_word),
+                )
+                for token_id, token in added.items()
+            ],
+        )
         self.vocabulary = backend.get_vocab_size(with_added_tokens=True)
 
     @classmethod
@@ -71,7 +84,16 @@ class Tokenizer:
         return cls(backend, ModelFiles.read(directory))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`; other threads run meanwhile (the library's plain `encode` would hold the lock)."""
+        """Token ids of `text`; other threads run meanwhile.
+
+        Without special tokens to add, as for a rendered chat, only what no earlier text began with is tokenised.
+        """
+        if add_special_tokens:
+            return self._encode_whole(text, add_special_tokens=True)
+        return self._prefixes.encode(text).tolist()
+
+    def _encode_whole(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The library's plain `encode` would hold the interpreter's lock.
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:

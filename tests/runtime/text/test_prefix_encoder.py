@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.model_files import resolve_model
+from runtime.text import prefix_encoder
+from runtime.text.prefix_encoder import AddedToken, PrefixEncoder
+
+
+@pytest.fixture(scope="module")
+def backend() -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(Path(resolve_model(None).tokenizer_dir) / "tokenizer.json"))
+
+
+@pytest.fixture
+def counted(backend: tokenizers.Tokenizer) -> tuple[PrefixEncoder, Callable[[str], list[int]], list[int]]:
+    """An encoder, the full tokenisation, and the lengths of the texts that were really tokenised."""
+    lengths: list[int] = []
+
+    def whole(text: str) -> list[int]:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+
+    def encode(text: str) -> list[int]:
+        lengths.append(len(text))
+        return whole(text)
+
+    added = [
+        AddedToken(
+            text=token.content,
+            token_id=token_id,
+            is_plain=not (token.lstrip or token.rstrip or token.single_word or token.normalized),
+        )
+        for token_id, token in backend.get_added_tokens_decoder().items()
+    ]
+    return PrefixEncoder(encode, added), whole, lengths
+
+
+Counted = tuple[PrefixEncoder, Callable[[str], list[int]], list[int]]
+
+
+def turn(role: str, content: str) -> str:
+    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
+
+
+def test_a_growing_chat_tokenises_only_what_is_new(counted: Counted) -> None:
+    encoder, whole, lengths = counted
+    chat = turn("system", "You help with code. " * 200)
+    for i in range(10):
+        chat += turn("user", f"Question {i}: what does x[{i}] = {i * 37} do?") + "<|im_start|>assistant\n"
+        assert encoder.encode(chat).tolist() == whole(chat)
+        chat += f"It sets {i}.<|im_end|>\n"
+    assert lengths[0] > 4000
+    assert max(lengths[1:]) < 300
+
+
+def test_a_chat_that_parts_from_an_earlier_one_reuses_it_up_to_the_last_special_token(counted: Counted) -> None:
+    encoder, whole, lengths = counted
+    system = turn("system", "Many shared words. " * 300)
+    for content in ("first question", "first quest", "another", "first question and more"):
+        chat = system + turn("user", content)
+        assert encoder.encode(chat).tolist() == whole(chat)
+    assert max(lengths[1:]) < 100
+
+
+def test_a_text_without_special_tokens_is_tokenised_whole(counted: Counted) -> None:
+    encoder, whole, lengths = counted
+    text = "no marker in sight, number 12345. " * 200
+    assert encoder.encode(text).tolist() == whole(text)
+    assert encoder.encode(text + "more").tolist() == whole(text + "more")
+    assert lengths == [len(text), len(text) + 4]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "<", "\n", " ", "12", "é", "日本"]
+            ),
+            st.text(max_size=8),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    cuts=st.lists(st.integers(0, 30), min_size=2, max_size=6),
+)
+def test_any_sequence_of_texts_is_encoded_as_a_full_tokenisation_would(
+    backend: tokenizers.Tokenizer, pieces: list[str], cuts: list[int]
+) -> None:
+    def whole(text: str) -> list[int]:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+
+    added = [
+        AddedToken(text=token.content, token_id=token_id, is_plain=True)
+        for token_id, token in backend.get_added_tokens_decoder().items()
+    ]
+    encoder = PrefixEncoder(whole, added)
+    base = turn("system", "word " * 500)
+    for cut in cuts:
+        text = base + "".join(pieces[:cut]) + "tail" * (cut % 3)
+        assert encoder.encode(text).tolist() == whole(text)
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, _, lengths = counted
+    monkeypatch.setattr(prefix_encoder, "MAX_CHARACTERS", 10_000)
+    chats = [turn("system", f"{i} other words " * 300) for i in range(4)]
+    for chat in chats:
+        encoder.encode(chat)
+    lengths.clear()
+    encoder.encode(chats[-1] + turn("user", "x"))
+    encoder.encode(chats[0] + turn("user", "x"))
+    assert lengths[0] < 100
+    assert lengths[1] > 3000
+
+
+@pytest.mark.parametrize("before", ["!!", "a=", ")", "\n\n", "/", "->", "</", "''"])
+def test_a_special_token_that_a_later_text_breaks_off_is_no_cut(counted: Counted, before: str) -> None:
+    encoder, whole, _ = counted
+    base = turn("system", "word " * 500) + before
+    encoder.encode(base + "<|im_end|>")
+    for later in ("<|im_end>", "<|im_x", "<", "<|=", "</"):
+        assert encoder.encode(base + later).tolist() == whole(base + later)
+
+
+def test_a_token_inside_a_longer_one_is_no_cut() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w": 0, "?": 1}, unk_token="?"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokens = ["<b>", "x<b>yz"]
+    backend.add_special_tokens([tokenizers.AddedToken(text, normalized=False) for text in tokens])
+
+    def whole(text: str) -> list[int]:
+        return list(backend.encode(text).ids)
+
+    encoder = PrefixEncoder(
+        whole, [AddedToken(text=text, token_id=backend.token_to_id(text), is_plain=True) for text in tokens]
+    )
+    base = "w " * 2000
+    for text in (base + "x<b>yq", base + "x<b>yz"):
+        assert encoder.encode(text).tolist() == whole(text)
