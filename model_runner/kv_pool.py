@@ -17,15 +17,14 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVPool:
-    """Per layer K and V [num_pages + 1, page_tokens, K, H]; the last page is blank, for padding, and stays zero.
+    """Per layer [num_pages + 1, page_tokens, K or V, K, H]; the last page is blank, for padding, and stays zero.
 
     Pages are not cleared: a slot that nobody has stored to holds anything, NaN included.
     """
 
     num_pages: int
     page_tokens: int
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    layers: tuple[Tensor, ...]
 
     @property
     def blank_page(self) -> int:
@@ -34,12 +33,11 @@ class KVPool:
 
     def store(self, layer: int, slots_T: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> None:
         """Write the tokens' K and V at their slots (page * page_tokens + offset)."""
-        self.keys[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKH)
-        self.values[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKH)
+        self.layers[layer].flatten(0, 1).index_copy_(0, slots_T, torch.stack((k_TKH, v_TKH), dim=1))
 
     def copy_pages(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole pages in all layers; every source is read before any destination is written."""
-        for pages in (*self.keys, *self.values):
+        for pages in self.layers:
             pages.index_copy_(0, destinations, pages.index_select(0, sources))
 
 
@@ -51,9 +49,9 @@ def make_kv_pool(
     Raises:
         StartError: the system refuses to reserve that much.
     """
-    shape = (num_pages + 1, page_tokens, num_kv_heads, head_dim)
+    shape = (num_pages + 1, page_tokens, 2, num_kv_heads, head_dim)
     try:
-        tensors = [torch.empty(shape, dtype=dtype) for _ in range(2 * num_layers)]
+        tensors = [torch.empty(shape, dtype=dtype) for _ in range(num_layers)]
     except RuntimeError as error:
         raise StartError(
             f"the system refused to reserve a KV pool of {num_pages * page_tokens} tokens; "
@@ -61,12 +59,7 @@ def make_kv_pool(
         ) from error
     for tensor in tensors:
         tensor[num_pages].zero_()
-    return KVPool(
-        num_pages=num_pages,
-        page_tokens=page_tokens,
-        keys=tuple(tensors[:num_layers]),
-        values=tuple(tensors[num_layers:]),
-    )
+    return KVPool(num_pages=num_pages, page_tokens=page_tokens, layers=tuple(tensors))
 
 
 def token_bytes(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -1,20 +1,32 @@
 """Layers that the model families share: linear, norm, rotary embedding. Know no pages, rows or plans.
 
-Parameters are allocated empty in the serving dtype; the weight loaders write into them.
+Parameters are allocated empty in the serving dtype; the weight loaders write into them. After that linears may be
+packed: laid out as the CPU's kernels read them.
 """
 
 # T tokens in batch · N heads · H head dim · D model dim
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .model_config import Llama3Scaling, ModelConfig
+
+log = logging.getLogger(__name__)
+
+MAX_PACKED_BYTES = 1 << 30
+"""A larger weight stays as it is: while it is packed it is held twice, and one tied to the embedding stays twice."""
+
+_EXPECTED_ROWS = 64
+"""What oneDNN packs for. It takes a slower layout where told 1, and the same one for all numbers from 8 to 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +38,54 @@ class Linear:
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         """Apply to every token; a row's result in bfloat16 does not depend on the number of rows."""
-        if x_TD.shape[0] == 1 and x_TD.dtype == torch.bfloat16:
-            # oneDNN has a kernel of its own for a single row, and it rounds otherwise.
+        if _rounds_otherwise(x_TD):
             return F.linear(x_TD.expand(2, -1), self.weight, self.bias)[:1]
         return F.linear(x_TD, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """A `Linear` whose weight lies in oneDNN's blocks: up to three times as fast for 2 to 64 rows, never slower."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x_TD: Tensor) -> Tensor:
+        """Apply to every token, as `Linear` does."""
+        if _rounds_otherwise(x_TD):
+            return self._apply(x_TD.expand(2, -1).contiguous())[:1]
+        return self._apply(x_TD)
+
+    def _apply(self, x_TD: Tensor) -> Tensor:
+        return cast("Tensor", torch.ops.mkldnn._linear_pointwise(x_TD, self.weight, self.bias, "none", [], ""))
+
+
+AnyLinear: TypeAlias = Linear | PackedLinear
+
+
+def packed(linear: AnyLinear) -> AnyLinear:
+    """The same layer packed, where this CPU can and the weight is no giant; else the layer itself."""
+    is_packed = isinstance(linear, PackedLinear)
+    if is_packed or linear.weight.nbytes > MAX_PACKED_BYTES or not can_pack(linear.weight.dtype):
+        return linear
+    return PackedLinear(torch.ops.mkldnn._reorder_linear_weight(linear.weight, _EXPECTED_ROWS), linear.bias)
+
+
+@functools.cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this torch, on this CPU, multiplies packed weights of a type; says so once if not."""
+    try:
+        weight = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(16, 16, dtype=dtype), _EXPECTED_ROWS)
+        PackedLinear(weight, None)(torch.zeros(2, 16, dtype=dtype))
+    except (RuntimeError, AttributeError) as error:
+        log.info("weights stay unpacked dtype=%s reason=%r", dtype, str(error).partition("\n")[0])
+        return False
+    return True
+
+
+def _rounds_otherwise(x_TD: Tensor) -> bool:
+    """Whether oneDNN would take a kernel of its own, made for a single row."""
+    return x_TD.shape[0] == 1 and x_TD.dtype == torch.bfloat16
 
 
 def make_linear(in_features: int, out_features: int, *, has_bias: bool, dtype: torch.dtype) -> Linear:

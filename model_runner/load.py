@@ -20,6 +20,7 @@ from .config import RunnerConfig, RunnerLaunch
 from .errors import StartError
 from .host import free_memory_bytes, usable_cores
 from .kv_pool import choose_num_pages, token_bytes
+from .layers import MAX_PACKED_BYTES, can_pack
 from .model_config import ModelConfig, read_model_config
 from .models.decoder import num_parameters
 from .models.registry import make_model
@@ -60,6 +61,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     torch.set_num_threads(1)
     load_weights(model, path, on_progress)
     torch.set_num_threads(config.threads or usable_cores())
+    model.pack()
     load_s = time.monotonic() - started
 
     spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
@@ -155,6 +157,9 @@ def _context_tokens(config: RunnerConfig, model_config: ModelConfig) -> int:
 
 def _check_weights_fit(config: ModelConfig, dtype: torch.dtype) -> None:
     needed, free = num_parameters(config) * dtype.itemsize, free_memory_bytes()
+    head_bytes = config.vocabulary * config.hidden_size * dtype.itemsize
+    if config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
+        needed += head_bytes
     if needed <= free:
         return
     cure = "--dtype bfloat16 or a smaller model" if dtype == torch.float32 else "a smaller model"

@@ -16,7 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.attention.backend import AttentionBackend
-from model_runner.layers import Angles, Linear, RMSNorm, Rotary, make_linear, make_norm, make_rotary, rotate
+from model_runner.layers import (
+    Angles,
+    AnyLinear,
+    Linear,
+    RMSNorm,
+    Rotary,
+    make_linear,
+    make_norm,
+    make_rotary,
+    packed,
+    rotate,
+)
 from model_runner.model_config import ModelConfig
 
 Handle = TypeVar("Handle")
@@ -36,30 +47,30 @@ class DecoderShape:
     is_gguf_interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Layer:
     """One layer's parameters; q, k, v and gate, up are fused."""
 
     input_norm: RMSNorm
-    qkv: Linear
+    qkv: AnyLinear
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
-    output: Linear
+    output: AnyLinear
     mlp_norm: RMSNorm
-    gate_up: Linear
-    down: Linear
+    gate_up: AnyLinear
+    down: AnyLinear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Decoder:
-    """A decoder-only transformer; `head` is the embedding itself where they are tied."""
+    """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied."""
 
     config: ModelConfig
     shape: DecoderShape
     embedding: Tensor
     layers: tuple[Layer, ...]
     norm: RMSNorm
-    head: Linear
+    head: AnyLinear
     rotary: Rotary
 
     def forward(
@@ -90,8 +101,20 @@ class Decoder:
         qk = rotate(qk, angles)
         return qk[:, :num_heads], qk[:, num_heads:], v_TKH
 
+    def pack(self) -> None:
+        """Pack all linears, once their weights are written; frees each weight before it takes the next."""
+        for layer in self.layers:
+            layer.qkv = packed(layer.qkv)
+            layer.output = packed(layer.output)
+            layer.gate_up = packed(layer.gate_up)
+            layer.down = packed(layer.down)
+        self.head = packed(self.head)
+
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name in a transformers checkpoint, where to write it); fused parameters appear as their parts."""
+        """(name in a transformers checkpoint, where to write it); fused parameters appear as their parts.
+
+        They can be written until `pack`.
+        """
         config = self.config
         qkv_rows = [config.num_heads * config.head_dim] + 2 * [config.num_kv_heads * config.head_dim]
         yield "model.embed_tokens.weight", self.embedding
@@ -158,7 +181,8 @@ def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) ->
     )
 
 
-def _parts(linear: Linear, num_rows: list[int], names: list[str]) -> Iterator[tuple[str, Tensor]]:
+def _parts(linear: AnyLinear, num_rows: list[int], names: list[str]) -> Iterator[tuple[str, Tensor]]:
+    assert isinstance(linear, Linear), "packed weights can't be written"
     for name, weight in zip(names, torch.split(linear.weight, num_rows), strict=True):
         yield f"{name}.weight", weight
     if linear.bias is not None:

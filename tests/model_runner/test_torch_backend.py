@@ -37,7 +37,7 @@ def test_paged_attention_equals_dense_attention_for_any_page_table(
     order = torch.randperm(sum(num_pages) + 3, generator=generator)
     backend = TorchAttention(_spec(page_tokens))
     pool = backend.make_kv_pool(len(order))
-    for tensor in (*pool.keys, *pool.values):
+    for tensor in pool.layers:
         tensor[: pool.num_pages] = float("nan")  # what nobody has stored must not be read
     table = RowTable(num_pages=len(order), page_tokens=page_tokens)
     steps, dense_k, dense_v = [], [], []
@@ -77,7 +77,7 @@ def test_a_decode_row_gets_the_same_bits_whoever_shares_the_batch(num_others: in
         generator = torch.Generator().manual_seed(0)
         backend = TorchAttention(_spec(16))
         pool = backend.make_kv_pool(500)
-        for tensor in (*pool.keys, *pool.values):
+        for tensor in pool.layers:
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
         table = RowTable(num_pages=500, page_tokens=16)
         for row in range(others + 1):
@@ -92,11 +92,11 @@ def test_a_decode_row_gets_the_same_bits_whoever_shares_the_batch(num_others: in
 
 def test_pages_are_copied_as_they_were_before_the_step() -> None:
     pool = TorchAttention(_spec(4)).make_kv_pool(4)
-    for tensor in (*pool.keys, *pool.values):
-        tensor[:4] = torch.arange(4.0)[:, None, None, None]
+    for tensor in pool.layers:
+        tensor[:4] = torch.arange(4.0)[:, None, None, None, None]
     pool.copy_pages(torch.tensor([0, 1]), torch.tensor([1, 2]))
-    for tensor in (*pool.keys, *pool.values):
-        assert tensor[:4, 0, 0, 0].tolist() == [0, 0, 1, 3]
+    for tensor in pool.layers:
+        assert tensor[:4, -1, -1, -1, -1].tolist() == [0, 0, 1, 3]
 
 
 def _spec(page_tokens: int) -> AttentionSpec:
