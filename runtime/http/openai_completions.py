@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
+from runtime.generator import check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
@@ -130,8 +131,9 @@ async def _read_token_ids(front: Front, fields: Fields) -> list[list[int]]:
         case str() as text:
             return [await generator.encode(text, add_special_tokens=True, field="prompt")]
         case [str(), *_] as texts if all(isinstance(text, str) for text in texts):
-            return [await generator.encode(str(text), add_special_tokens=True, field="prompt") for text in texts]
+            return await generator.encode_all([str(text) for text in texts], add_special_tokens=True, field="prompt")
         case [list(), *_] as lists if all(isinstance(ids, list) and is_integers(ids) for ids in lists):
+            check_num_prompts(len(lists), field="prompt")
             return [generator.checked_ids(list(ids), field="prompt") for ids in lists if isinstance(ids, list)]
         case list() as ids if is_integers(ids):
             return [generator.checked_ids(ids, field="prompt")]

@@ -38,7 +38,8 @@ class Tokenizer:
     """Text to token ids and back.
 
     `special_tokens` are the named ones (`bos_token`, ...) as text; `special_ids` all that `skip_special_tokens` leaves
-    out; `eos_token_ids` those that end an answer.
+    out; `eos_token_ids` those that end an answer. No token stands for more than `longest_token_characters`; that is
+    None where an unknown word of any length may become one token.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, files: ModelFiles) -> None:
@@ -52,6 +53,9 @@ class Tokenizer:
         self.special_tokens = _special_tokens(files.tokenizer_config)
         self.eos_token_ids = _eos_token_ids(backend, files, self.special_tokens.get("eos_token"))
         self.vocabulary = backend.get_vocab_size(with_added_tokens=True)
+        self.longest_token_characters = (
+            max(map(len, backend.get_vocab(with_added_tokens=True))) if self.is_byte_level else None
+        )
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:

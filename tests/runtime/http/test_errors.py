@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server
-from wire.messages import Refused, Stats
+from wire.messages import Refused, Stats, Submit
 
 NESTED = b"[" * 900 + b"]" * 900
 DEEP = b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}"
@@ -53,6 +54,16 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, {"input_ids": [-1]}, "input_ids", "[0, 258]"),
     (GENERATE, {"input_ids": [1, 259]}, "input_ids", "259"),
     (GENERATE, {"input_ids": [2**63]}, "input_ids", "[0, 258]"),
+    (GENERATE, {"text": ["x"] * 1025}, "text", "1,025 prompts; at most 1,024"),
+    (GENERATE, {"input_ids": [[1]] * 1025}, "input_ids", "at most 1,024"),
+    (GENERATE, {"text": "x" * 4096}, "text", "4096 tokens; this model's context is 4096"),
+    (GENERATE, {"input_ids": [1] * 4096}, "input_ids", "4096 tokens"),
+    (GENERATE, {"text": "x" * 40000}, "text", "40,000 characters"),
+    (GENERATE, _sampling(stop_token_ids=[5] * 1025), "stop_token_ids", "at most 1024 may"),
+    (COMPLETIONS, {"prompt": ["x"] * 1025}, "prompt", "at most 1,024"),
+    (COMPLETIONS, {"prompt": [[1]] * 1025}, "prompt", "at most 1,024"),
+    (COMPLETIONS, {"prompt": "x" * 5000}, "prompt", "5000 tokens"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages", "tokens"),
     (GENERATE, {"text": "x", "stream": "yes"}, "stream", "true or false"),
     (GENERATE, {"text": "x", "rid": 5}, "rid", "a string"),
     (GENERATE, {"text": "x", "rid": ""}, "rid", "characters"),
@@ -139,6 +150,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
     ),
     ("/abort_request", {}, "rid", "missing"),
     ("/tokenize", {}, "prompt", "a string"),
+    ("/detokenize", {}, "tokens", "a list of integers"),
     ("/detokenize", {"tokens": [-1]}, "tokens", "[0, 258]"),
 ]
 
@@ -156,6 +168,37 @@ async def test_bad_input_is_a_400_that_names_field_and_limit(server: Server, htt
     async with http.post("/generate", json={"text": "x"}) as response:
         assert response.status == 200
     assert server.client.num_open == 0
+
+
+async def test_a_prompt_that_can_never_fit_is_refused_before_it_is_tokenised(
+    server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.front.generator.tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenised"))
+    text = "x" * 100_000
+    for route, body in (
+        (GENERATE, {"text": text}),
+        (COMPLETIONS, {"prompt": text}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+    ):
+        async with http.post(route, json=body) as response:
+            assert response.status == 400, route
+            assert (await response.json())["error"]["code"] == "context_length_exceeded"
+
+
+async def test_a_large_batch_leaves_the_event_loop_to_others(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    large = asyncio.create_task(_status(http, {"text": ["x"] * 1024, "sampling_params": {"max_new_tokens": 1}}))
+    await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    async with http.get("/health") as response:
+        assert response.status == 200
+    assert server.client.num_open < 1024  # health was answered before the whole batch was submitted
+    server.scheduler.release()
+    assert await large == 200
+
+
+async def _status(http: aiohttp.ClientSession, body: dict[str, object]) -> int:
+    async with http.post("/generate", json=body) as response:
+        return response.status
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
