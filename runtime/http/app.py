@@ -85,6 +85,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         limit = request.app[FRONT].launch.config.max_body_bytes
         message = f"the body is larger than {limit:,} bytes. Send less, or start the server with --max-body-bytes."
         return json_response(envelope(413, message, code="body_too_large"), status=413)
+    except web.RequestPayloadError as error:
+        reason = " ".join(str(error).split())
+        return error_response(Refused(f"the body can't be read: {reason}. Send it whole, and encoded as it says."))
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}. See GET / for what this server answers."
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

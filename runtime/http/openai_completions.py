@@ -13,9 +13,9 @@ from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
 from .errors import json_response
-from .fields import Fields, is_integers, read_fields
+from .fields import Fields, is_integers
 from .front import FRONT, Front
-from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
+from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
 from .sampling import read_salt
 from .sse import merged, respond
 
@@ -69,7 +69,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     times = front.generator.arrival()
     front.generator.client.check_accepting()
-    fields = await read_fields(request)
+    fields = await read_json(request)
     check_model(front, fields)
     fields.refuse(_UNSUPPORTED)
     answering = read_answering(front, fields, prefix="cmpl", kind="text_completion")

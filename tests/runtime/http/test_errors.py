@@ -281,6 +281,51 @@ async def test_an_unknown_field_is_accepted_and_logged_once(
     ]
 
 
+async def test_made_up_field_names_neither_fill_the_log_nor_write_into_it(
+    server: Server, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = {f"{i}\n\u009b31m{'x' * 5000}": 1 for i in range(150)}
+    with caplog.at_level(logging.WARNING, logger="runtime"):
+        for field in ({**names}, {"later": 1}):
+            async with http.post("/generate", json={"text": "x", **field}) as response:
+                assert response.status == 200
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 100
+    assert all(line.isprintable() and len(line) < 200 for line in lines)
+    assert all(len(name) < 200 for name in server.front.unknown_fields)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_what_its_encoding_says_is_a_400(http: aiohttp.ClientSession, encoding: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with http.post("/generate", data=b"no such thing", headers=headers) as response:
+        assert response.status == 400
+        assert encoding in (await response.json())["error"]["message"]
+
+
+async def test_a_body_that_does_not_come_is_a_408(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.http.fields.BODY_S", 0.05)
+    never = asyncio.Event()
+
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with http.post("/generate", data=stalling()) as response:
+        assert response.status == 408
+        assert (await response.json())["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
+async def test_openai_routes_take_only_what_says_that_it_is_json(http: aiohttp.ClientSession, route: str) -> None:
+    body = json.dumps({"prompt": "x", "messages": HI})
+    for content_type, status in (("text/plain", 400), ("application/json; charset=utf-8", 200)):
+        async with http.post(route, data=body, headers={"Content-Type": content_type}) as response:
+            assert response.status == status
+    async with http.post(route, data=body, headers={"Content-Type": "text/plain"}) as response:
+        assert "application/json" in (await response.json())["error"]["message"]
+
+
 async def test_unknown_paths_and_methods_have_the_envelope_too(http: aiohttp.ClientSession) -> None:
     async with http.get("/nowhere") as response:
         assert response.status == 404
