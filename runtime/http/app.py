@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import uuid
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -60,11 +61,13 @@ def build_app(front: Front) -> web.Application:
 
 @web.middleware
 async def _boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into an answer, and count it."""
+    """Turn whatever a handler raises into an answer, give it an id, and count it."""
     status = _CLIENT_GONE
     try:
         response = await _answered(request, handler)
         status = response.status
+        if not response.prepared:
+            response.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
         return response
     finally:
         resource = request.match_info.route.resource

@@ -326,6 +326,15 @@ async def test_openai_routes_take_only_what_says_that_it_is_json(http: aiohttp.C
         assert "application/json" in (await response.json())["error"]["message"]
 
 
+async def test_an_error_has_a_request_id_of_its_own(http: aiohttp.ClientSession) -> None:
+    ids = set()
+    for path, body in (("/generate", {}), (COMPLETIONS, {"prompt": ""}), (CHAT, {"messages": []}), ("/nowhere", {})):
+        async with http.post(path, json=body) as response:
+            assert response.status >= 400
+            ids.add(response.headers["X-Request-Id"])
+    assert len(ids) == 4
+
+
 async def test_unknown_paths_and_methods_have_the_envelope_too(http: aiohttp.ClientSession) -> None:
     async with http.get("/nowhere") as response:
         assert response.status == 404
