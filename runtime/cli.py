@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ _INTERRUPTED = 130
 
 def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
     """Run the command that `arguments` (None: the process's own) ask for; returns the exit status."""
+    _open_standard_streams()
     parser = build_parser(version)
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -81,6 +83,17 @@ def _fetch_demo() -> int:
         return _error(error, _FAILED)
     print(f"{path}\nStart it with: axil serve")
     return 0
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed, lest a pipe to a part take its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _error(error: Exception, status: int) -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from wire.errors import Refused
+from wire.errors import PromptTooLong, Refused
 from wire.messages import Submit, ids_to_bytes
 from wire.sampling import SamplingParams, checked
 
@@ -25,6 +25,12 @@ INLINE_CHARACTERS = 2048
 """Shorter texts are tokenised on the event loop: that takes less time than a thread's wake-up."""
 
 MAX_STOP_CHARACTERS = 1024
+
+MAX_PROMPTS = 1024
+"""Prompts in one request, at most: each costs time on the event loop, which all streams share."""
+
+_SUBMITTED_AT_ONCE = 16
+"""Prompts of a batch that are submitted before other streams get their turn."""
 
 T = TypeVar("T")
 
@@ -46,22 +52,72 @@ class Generator:
         """Token ids of a prompt.
 
         Raises:
-            Refused: `text` is empty.
+            Refused: `text` is empty, or too long.
         """
+        return (await self.encode_all([text], add_special_tokens=add_special_tokens, field=field))[0]
+
+    async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool, field: str) -> list[list[int]]:
+        """Token ids of each of several prompts.
+
+        Raises:
+            Refused: there are too many, or one of them is empty or too long.
+        """
+        check_num_prompts(len(texts), field=field)
+        for text in texts:
+            self._check_text(text, field=field)
+        encode = self.tokenizer.encode
+        num_characters = sum(map(len, texts))
+
+        def encoded() -> list[list[int]]:
+            return [encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+        return [self.checked_ids(ids, field=field) for ids in await self.off_loop(num_characters, encoded)]
+
+    def _check_text(self, text: str, *, field: str) -> None:
+        """Refuse at once what can't fit; tokenising 30 MB to count its tokens takes half a minute and a gigabyte."""
         if not text:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
-        encode = self.tokenizer.encode
-        token_ids = await self.off_loop(len(text), lambda: encode(text, add_special_tokens=add_special_tokens))
-        return self.checked_ids(token_ids, field=field)
+        limit_tokens, what, flag = self._longest_prompt()
+        longest = self.tokenizer.longest_token_characters
+        if limit_tokens and longest and len(text) > limit_tokens * longest:
+            raise PromptTooLong(
+                f"{field} has {len(text):,} characters, which are more than {limit_tokens} tokens, as none of this "
+                f"model's has more than {longest}; {what} {limit_tokens}. Shorten it or start the server with a "
+                f"larger {flag}.",
+                field=field,
+            )
+
+    def _longest_prompt(self) -> tuple[int, str, str]:
+        """How many tokens prompt and output may have (0 before the first figures), what says so, and its flag."""
+        stats = self.client.stats
+        context, pool = stats.context_tokens, stats.num_pages * stats.page_tokens
+        if context <= pool:
+            return context, "this model's context is", "--context-length"
+        return pool, "the KV pool holds", "--max-total-tokens"
 
     def checked_ids(self, token_ids: Sequence[int], *, field: str) -> list[int]:
         """Return `token_ids` when they can be a prompt.
 
         Raises:
-            Refused: there are none, or one lies outside the vocabulary.
+            Refused: there are none or too many, or one lies outside the vocabulary.
         """
         if not token_ids:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
+        limit_tokens, what, flag = self._longest_prompt()
+        if limit_tokens and len(token_ids) >= limit_tokens:
+            raise PromptTooLong(
+                f"{field} has {len(token_ids)} tokens; {what} {limit_tokens}, output included. Shorten it or start "
+                f"the server with a larger {flag}.",
+                field=field,
+            )
+        return self.known_ids(token_ids, field=field)
+
+    def known_ids(self, token_ids: Sequence[int], *, field: str) -> list[int]:
+        """Return `token_ids`, of which there must be some, when all are in the vocabulary.
+
+        Raises:
+            Refused: one lies outside.
+        """
         limit = self.client.stats.vocabulary or self.tokenizer.vocabulary
         for token_id in (min(token_ids), max(token_ids)):
             if not 0 <= token_id < limit:
@@ -98,7 +154,12 @@ class Generator:
         """Submit several prompts as one; leaving the context cancels what is left of them."""
         self.client.check_ids_free([prompt.request_id for prompt in prompts])
         with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(await self.start(prompt, times)) for prompt in prompts]
+            generations = []
+            for i, prompt in enumerate(prompts):
+                if i and i % _SUBMITTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                generations.append(stack.enter_context(await self.start(prompt, times)))
+            yield generations
 
     def _resolved(self, sampling: SamplingParams) -> SamplingParams:
         for string in sampling.stop:
@@ -113,4 +174,18 @@ class Generator:
             checked(sampling),
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
+        )
+
+
+def check_num_prompts(num_prompts: int, *, field: str) -> None:
+    """Return when one request may hold that many prompts.
+
+    Raises:
+        Refused: they are too many.
+    """
+    if num_prompts > MAX_PROMPTS:
+        raise Refused(
+            f"{field} holds {num_prompts:,} prompts; at most {MAX_PROMPTS:,} are allowed in one request. "
+            "Send several requests.",
+            field=field,
         )

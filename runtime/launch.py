@@ -17,7 +17,7 @@ from .part import Died, Part, RunningPart, Said
 
 Facts = dict[str, str | int | float]
 
-SHUTDOWN_GRACE_S = 2.5
+SHUTDOWN_GRACE_S = 2.0
 """How long open requests may go on after a stop was asked for."""
 
 _EXIT_S = 0.5

@@ -46,7 +46,7 @@ def resolve_model(model: str | None) -> ModelFiles:
     Raises:
         BadModel: something is missing or unknown; the message has the path.
     """
-    path = find_embedded_model() if model is None else Path(model).expanduser()
+    path = find_embedded_model() if model is None else _expanded(model)
     if path.is_dir():
         return _from_directory(path.resolve())
     if path.is_file():
@@ -59,6 +59,13 @@ def resolve_model(model: str | None) -> ModelFiles:
             "Download it and give the path of its directory."
         )
     raise BadModel(f"there is no path {path}; give a .gguf file or a directory with config.json")
+
+
+def _expanded(model: str) -> Path:
+    try:
+        return Path(model).expanduser()
+    except RuntimeError as error:
+        raise BadModel(f"{model} names a home directory that is not known: {error} Give the whole path.") from error
 
 
 def _from_directory(path: Path) -> ModelFiles:
@@ -93,8 +100,18 @@ def _from_gguf(path: Path) -> ModelFiles:
 
 
 def cache_dir() -> Path:
-    """Where this user's converted files are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "axil"
+    """Where this user's converted files are kept.
+
+    Raises:
+        BadModel: neither the environment nor the system's user list knows a place.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "axil"
+    except RuntimeError as error:
+        raise BadModel(
+            "this user has no home directory to keep the converted tokenizer in. Set XDG_CACHE_HOME to a directory "
+            "with room."
+        ) from error
 
 
 def _convert(path: Path, folder: Path) -> None:

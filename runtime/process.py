@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import logging
+import resource
 import secrets
 import socket
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import uvloop
 import zmq
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from wire import log as wire_log
 from wire.child import Child, Failed, LauncherGone, Notice, PeerDied, Shutdown, Started, adopt
@@ -36,6 +38,9 @@ from .text.tokenizer import ModelFiles, Tokenizer
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
+IDLE_S = 75.0
+"""How long a connection may stay without a whole request head; so silent clients can't use up the descriptors."""
+
 FLUSH_S = 1.0
 """How long answers may take to leave when the process has to go; half of it for those that end by themselves."""
 
@@ -96,7 +101,16 @@ async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket)
     link = Link(connected(context, zmq.DEALER, Endpoints(launch.run_dir).requests, identity=identity))
     client = SchedulerClient(link)
     front = build_front(launch, client)
-    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S / 2)
+    allow_many_connections()
+    # What is no HTTP is answered 400; at its own level, the library's logger would write a traceback for each.
+    logging.getLogger("aiohttp.server").addFilter(_is_our_concern)
+    runner = web.AppRunner(
+        build_app(front),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=FLUSH_S / 2,
+        keepalive_timeout=IDLE_S,
+    )
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     notices: asyncio.Queue[Notice] = asyncio.Queue()
@@ -113,6 +127,18 @@ async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket)
         await asyncio.gather(receiving, announcing, return_exceptions=True)
         link.close()
         context.term()
+
+
+def allow_many_connections() -> None:
+    """Let this process open as many descriptors as the system lets it; the usual 1,024 are a small crowd."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _is_our_concern(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
 def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:

@@ -11,6 +11,7 @@ from wire.errors import Refused
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 32
+MAX_STOP_TOKEN_IDS = 1024
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -61,6 +62,11 @@ def checked(params: SamplingParams) -> SamplingParams:
         )
     if "" in params.stop:
         raise Refused("stop contains an empty string, which would stop at once. Remove it.", field="stop")
+    if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise Refused(
+            f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} may be sent.",
+            field="stop_token_ids",
+        )
     for token_id in params.stop_token_ids:
         _within("stop_token_ids", token_id, low=0, high=2**31 - 1)
     return params

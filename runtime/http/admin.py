@@ -153,11 +153,14 @@ async def detokenize(request: web.Request) -> web.Response:
     """Text of token ids."""
     front = request.app[FRONT]
     fields = await read_fields(request)
+    if fields.raw("tokens") is None:
+        raise fields.wrong_type("tokens", "a list of integers", None)
     token_ids = fields.integers("tokens")
     if token_ids:
-        front.generator.checked_ids(token_ids, field="tokens")
+        front.generator.known_ids(token_ids, field="tokens")
     is_skipping = fields.boolean("skip_special_tokens", True)
-    text = front.generator.tokenizer.decode(token_ids, skip_special_tokens=is_skipping)
+    decode = front.generator.tokenizer.decode
+    text = await front.generator.off_loop(len(token_ids), lambda: decode(token_ids, skip_special_tokens=is_skipping))
     return json_response({"text": text})
 
 

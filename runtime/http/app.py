@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import uuid
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -60,11 +61,13 @@ def build_app(front: Front) -> web.Application:
 
 @web.middleware
 async def _boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into an answer, and count it."""
+    """Turn whatever a handler raises into an answer, give it an id, and count it."""
     status = _CLIENT_GONE
     try:
         response = await _answered(request, handler)
         status = response.status
+        if not response.prepared:
+            response.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
         return response
     finally:
         resource = request.match_info.route.resource
@@ -85,6 +88,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         limit = request.app[FRONT].launch.config.max_body_bytes
         message = f"the body is larger than {limit:,} bytes. Send less, or start the server with --max-body-bytes."
         return json_response(envelope(413, message, code="body_too_large"), status=413)
+    except web.RequestPayloadError as error:
+        reason = " ".join(str(error).split())
+        return error_response(Refused(f"the body can't be read: {reason}. Send it whole, and encoded as it says."))
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}. See GET / for what this server answers."
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

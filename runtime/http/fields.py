@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -15,7 +16,13 @@ from wire.errors import Refused
 
 log = logging.getLogger(__name__)
 
+BODY_S = 120.0
+"""How long a request's body may take to arrive."""
+
 _SHOWN_CHARACTERS = 60
+
+_MAX_NOTED_NAMES = 100
+"""Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
 
 class Fields:
@@ -140,12 +147,16 @@ class Fields:
         return Refused(f"{name} must be {wanted}, got {shown(value)}. Change {name}.", field=name)
 
     def warn_unknown(self, seen: set[str]) -> None:
-        """Log each field that nobody has read, once per name (`seen` remembers)."""
+        """Log each field that nobody has read, once per name (`seen` remembers), up to a limit."""
         for field in self._data:
-            name = self.name(field)
-            if field not in self._read and name not in seen and len(seen) < 1000:
+            if len(seen) >= _MAX_NOTED_NAMES:
+                return
+            if field in self._read:
+                continue
+            name = shown(self.name(field))
+            if name not in seen:
                 seen.add(name)
-                log.warning("unknown field ignored: %s", shown(name))
+                log.warning("unknown field ignored: %s", name)
 
 
 def is_integers(values: list[object]) -> bool:
@@ -171,7 +182,8 @@ def shown(value: object) -> str:
         text = orjson.dumps(value).decode()
     except orjson.JSONEncodeError:  # nested too deeply
         text = f"a deeply nested {type(value).__name__}"
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
 
 
 async def read_fields(request: web.Request) -> Fields:
@@ -180,8 +192,13 @@ async def read_fields(request: web.Request) -> Fields:
     Raises:
         Refused: it is no JSON object in UTF-8.
         web.HTTPRequestEntityTooLarge: it is over the limit.
+        web.HTTPRequestTimeout: it has not come within `BODY_S`.
     """
-    body = await request.read()
+    try:
+        async with asyncio.timeout(BODY_S):
+            body = await request.read()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout from error
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:

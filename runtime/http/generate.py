@@ -10,6 +10,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
+from runtime.generator import check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
@@ -161,12 +162,13 @@ async def _read_prompts(front: Front, fields: Fields) -> tuple[list[list[int]], 
         texts = fields.strings("text")
         if not texts:
             raise Refused("text is an empty list; it must hold at least one prompt. Send a prompt.", field="text")
-        encoded = [await generator.encode(each, add_special_tokens=True, field="text") for each in texts]
+        encoded = await generator.encode_all(texts, add_special_tokens=True, field="text")
         return encoded, isinstance(text, list)
     if not isinstance(input_ids, list):
         raise fields.wrong_type("input_ids", "a list of integers or of such lists", input_ids)
     is_batch = bool(input_ids) and isinstance(input_ids[0], list)
     batch = input_ids if is_batch else [input_ids]
+    check_num_prompts(len(batch), field="input_ids")
     for each in batch:
         if not isinstance(each, list) or not is_integers(each):
             raise fields.wrong_type("input_ids", "a list of integers or of such lists", each)

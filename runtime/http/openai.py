@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aiohttp import web
+
 from runtime.generation import End, Generation
-from wire.errors import Cancelled, UnknownModel
+from wire.errors import Cancelled, Refused, UnknownModel
 from wire.sampling import SamplingParams
 
-from .fields import Fields, shown
+from .fields import Fields, read_fields, shown
 from .front import Front
 from .sampling import checked_rid, read_sampling
 
@@ -83,6 +85,19 @@ def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_
     """
     seed = fields.integer("seed")
     return read_sampling(fields, max_new_tokens=max_new_tokens, seed=seed, num_top_logprobs=num_top_logprobs)
+
+
+async def read_json(request: web.Request) -> Fields:
+    """The request's body, which must say that it is JSON: so no web page can post one unasked to a local server.
+
+    Raises:
+        Refused: it says something else, or is no JSON object in UTF-8.
+    """
+    if request.content_type != "application/json":
+        raise Refused(
+            f"the header Content-Type must be application/json, got {shown(request.content_type)}. Change it."
+        )
+    return await read_fields(request)
 
 
 def check_model(front: Front, fields: Fields) -> None:

@@ -13,9 +13,9 @@ from wire.errors import Refused
 from wire.sampling import SamplingParams
 
 from .errors import json_response
-from .fields import Fields, read_fields, shown
+from .fields import Fields, shown
 from .front import FRONT, Front
-from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
+from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
 from .sampling import read_salt
 from .sse import respond
 
@@ -30,13 +30,16 @@ _UNSUPPORTED: dict[str, object] = {
     "input_ids": None,
 }
 
+_MESSAGE_CHARACTERS = 32
+"""Reading and rendering a message takes the time of tokenising that many characters, besides its text."""
+
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Give the assistant's next turn."""
     front = request.app[FRONT]
     times = front.generator.arrival()
     front.generator.client.check_accepting()
-    fields = await read_fields(request)
+    fields = await read_json(request)
     check_model(front, fields)
     fields.refuse(_UNSUPPORTED)
     answering = read_answering(front, fields, prefix="chatcmpl", kind="chat.completion.chunk")
@@ -110,7 +113,9 @@ def _read_sampling(fields: Fields) -> SamplingParams:
 
 
 async def _read_prompt(front: Front, fields: Fields) -> list[int]:
-    messages = _read_messages(fields)
+    given = fields.raw("messages")
+    num_messages = len(given) if isinstance(given, list) else 0
+    messages = await front.generator.off_loop(num_messages * _MESSAGE_CHARACTERS, lambda: _read_messages(fields))
     variables = template_variables(fields.mapping("chat_template_kwargs"))
     is_open = fields.boolean("continue_final_message", False)
     with_prompt = fields.boolean("add_generation_prompt", not is_open)
@@ -131,7 +136,7 @@ async def _read_prompt(front: Front, fields: Fields) -> list[int]:
             return template.render_open(messages, variables=variables)
         return template.render(messages, add_generation_prompt=with_prompt, variables=variables)
 
-    num_characters = sum(len(str(message["content"])) for message in messages)
+    num_characters = sum(_MESSAGE_CHARACTERS + len(str(message["content"])) for message in messages)
     text = await front.generator.off_loop(num_characters, rendered)
     # The template has written the special tokens itself.
     return await front.generator.encode(text, add_special_tokens=False, field="messages")

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
+from runtime.generator import check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
 from .errors import json_response
-from .fields import Fields, is_integers, read_fields
+from .fields import Fields, is_integers
 from .front import FRONT, Front
-from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
+from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
 from .sampling import read_salt
 from .sse import merged, respond
 
@@ -68,7 +69,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     times = front.generator.arrival()
     front.generator.client.check_accepting()
-    fields = await read_fields(request)
+    fields = await read_json(request)
     check_model(front, fields)
     fields.refuse(_UNSUPPORTED)
     answering = read_answering(front, fields, prefix="cmpl", kind="text_completion")
@@ -130,8 +131,9 @@ async def _read_token_ids(front: Front, fields: Fields) -> list[list[int]]:
         case str() as text:
             return [await generator.encode(text, add_special_tokens=True, field="prompt")]
         case [str(), *_] as texts if all(isinstance(text, str) for text in texts):
-            return [await generator.encode(str(text), add_special_tokens=True, field="prompt") for text in texts]
+            return await generator.encode_all([str(text) for text in texts], add_special_tokens=True, field="prompt")
         case [list(), *_] as lists if all(isinstance(ids, list) and is_integers(ids) for ids in lists):
+            check_num_prompts(len(lists), field="prompt")
             return [generator.checked_ids(list(ids), field="prompt") for ids in lists if isinstance(ids, list)]
         case list() as ids if is_integers(ids):
             return [generator.checked_ids(ids, field="prompt")]

@@ -40,7 +40,8 @@ class Tokenizer:
     """Text to token ids and back.
 
     `special_tokens` are the named ones (`bos_token`, ...) as text; `special_ids` all that `skip_special_tokens` leaves
-    out; `eos_token_ids` those that end an answer.
+    out; `eos_token_ids` those that end an answer. No token stands for more than `longest_token_characters`; that is
+    None where an unknown word of any length may become one token.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, files: ModelFiles) -> None:
@@ -65,6 +66,9 @@ class Tokenizer:
             ],
         )
         self.vocabulary = backend.get_vocab_size(with_added_tokens=True)
+        self.longest_token_characters = (
+            max(map(len, backend.get_vocab(with_added_tokens=True))) if self.is_byte_level else None
+        )
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:

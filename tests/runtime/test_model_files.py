@@ -141,6 +141,22 @@ def test_the_cache_is_in_the_home_directory_unless_told_otherwise(monkeypatch: p
     assert cache_dir() == Path("/home/somebody/.cache/axil")
 
 
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    with pytest.raises(BadModel, match=r"no home directory.*XDG_CACHE_HOME"):
+        cache_dir()
+
+
+def test_a_path_in_the_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(BadModel, match="~nobody-of-this-name/model"):
+        resolve_model("~nobody-of-this-name/model")
+
+
 def _timed(function: object) -> float:
     before = time.perf_counter()
     function()  # type: ignore[operator]  # the callable above

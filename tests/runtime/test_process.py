@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -57,7 +60,9 @@ class Child:
 
 
 @contextlib.asynccontextmanager
-async def started(directory: Path, *, port: int = 0, chat_template: str | None = None) -> AsyncIterator[Child]:
+async def started(
+    directory: Path, *, port: int = 0, chat_template: str | None = None, stderr: IO[bytes] | None = None
+) -> AsyncIterator[Child]:
     run_dir = directory / "run"
     run_dir.mkdir()
     scheduler = FakeScheduler(f"ipc://{run_dir}/requests")
@@ -74,6 +79,7 @@ async def started(directory: Path, *, port: int = 0, chat_template: str | None =
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "runtime.process", "--status-fd", str(write_fd)],
         stdin=subprocess.PIPE,
+        stderr=stderr,
         pass_fds=(write_fd,),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
@@ -217,3 +223,35 @@ async def test_a_frame_that_is_no_message_ends_open_requests_and_the_process(tmp
 async def test_a_host_that_is_not_this_machine_is_named_with_its_flag(host: str) -> None:
     with pytest.raises(OSError, match=f"--host {host}"):
         listening(HttpConfig(host=host, port=0))
+
+
+async def test_garbage_on_the_port_is_answered_400_and_leaves_no_traceback_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        async with started(tmp_path, stderr=stderr) as child:
+            address = urlsplit(await child.address())
+            for garbage in (
+                b"\x16\x03\x01 TLS\r\n\r\n",
+                b"GET / HTTP/9.x\r\n\r\n",
+                b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n",
+                b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!",
+                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}",
+            ):
+                reader, writer = await asyncio.open_connection(address.hostname, address.port)
+                writer.write(garbage)
+                assert b" 400 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+                writer.close()
+    assert "Traceback" not in log.read_text()
+
+
+async def test_it_opens_as_many_descriptors_as_it_may(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        async with started(tmp_path) as child:
+            await child.address()
+            limits = Path(f"/proc/{child.process.pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3] == line.split()[4]

@@ -22,7 +22,7 @@ DEADLINE_S = 60
 class Axil:
     """A running `axil serve` with fake children; `output` is all that it has written so far."""
 
-    def __init__(self, tmp_path: Path, arguments: tuple[str, ...], parts: str) -> None:
+    def __init__(self, tmp_path: Path, arguments: tuple[str, ...], parts: str, redirections: str = "") -> None:
         self.temporary = tmp_path / "tmp"
         model = tmp_path / "model"
         for folder in (self.temporary, model):
@@ -36,8 +36,9 @@ class Axil:
             "FAKE_PARTS": parts,
             "FAKE_RECORD": str(tmp_path / "record"),
         }
+        command = [sys.executable, "-m", "tests.runtime.fake_axil", "serve", str(model), *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runtime.fake_axil", "serve", str(model), *arguments],
+            ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -87,8 +88,8 @@ Start = Callable[..., Axil]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Axil] = []
 
-    def begin(*arguments: str, parts: str = "") -> Axil:
-        started.append(Axil(tmp_path, arguments, parts))
+    def begin(*arguments: str, parts: str = "", redirections: str = "") -> Axil:
+        started.append(Axil(tmp_path, arguments, parts, redirections))
         return started[-1]
 
     yield begin
@@ -119,6 +120,15 @@ def test_ctrl_c_stops_quietly(start: Start) -> None:
     assert axil.end() == 0
     assert "Traceback" not in axil.output
     assert_nothing_left(axil, pids)
+
+
+@pytest.mark.parametrize("redirections", ["0>&-", "0>&- 1>&-", "0>&- 2>&-"])
+def test_it_serves_with_standard_streams_closed(start: Start, redirections: str) -> None:
+    axil = start(redirections=redirections)
+    axil.wait_for("\ncurl |tokenizer is ready")
+    axil.process.send_signal(signal.SIGTERM)
+    assert axil.end() == 0
+    assert "Traceback" not in axil.output
 
 
 def test_a_second_ctrl_c_stops_at_once(start: Start, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from wire.sampling import SamplingParams, checked
         {"num_top_logprobs": 20},
         {"stop": ("a",) * 32},
         {"stop_token_ids": (0, 2**31 - 1)},
+        {"stop_token_ids": (5,) * 1024},
     ],
 )
 def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server
-from wire.messages import Refused, Stats
+from wire.messages import Refused, Stats, Submit
 
 NESTED = b"[" * 900 + b"]" * 900
 DEEP = b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}"
@@ -53,6 +54,16 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, {"input_ids": [-1]}, "input_ids", "[0, 258]"),
     (GENERATE, {"input_ids": [1, 259]}, "input_ids", "259"),
     (GENERATE, {"input_ids": [2**63]}, "input_ids", "[0, 258]"),
+    (GENERATE, {"text": ["x"] * 1025}, "text", "1,025 prompts; at most 1,024"),
+    (GENERATE, {"input_ids": [[1]] * 1025}, "input_ids", "at most 1,024"),
+    (GENERATE, {"text": "x" * 4096}, "text", "4096 tokens; this model's context is 4096"),
+    (GENERATE, {"input_ids": [1] * 4096}, "input_ids", "4096 tokens"),
+    (GENERATE, {"text": "x" * 40000}, "text", "40,000 characters"),
+    (GENERATE, _sampling(stop_token_ids=[5] * 1025), "stop_token_ids", "at most 1024 may"),
+    (COMPLETIONS, {"prompt": ["x"] * 1025}, "prompt", "at most 1,024"),
+    (COMPLETIONS, {"prompt": [[1]] * 1025}, "prompt", "at most 1,024"),
+    (COMPLETIONS, {"prompt": "x" * 5000}, "prompt", "5000 tokens"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages", "tokens"),
     (GENERATE, {"text": "x", "stream": "yes"}, "stream", "true or false"),
     (GENERATE, {"text": "x", "rid": 5}, "rid", "a string"),
     (GENERATE, {"text": "x", "rid": ""}, "rid", "characters"),
@@ -139,6 +150,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
     ),
     ("/abort_request", {}, "rid", "missing"),
     ("/tokenize", {}, "prompt", "a string"),
+    ("/detokenize", {}, "tokens", "a list of integers"),
     ("/detokenize", {"tokens": [-1]}, "tokens", "[0, 258]"),
 ]
 
@@ -156,6 +168,37 @@ async def test_bad_input_is_a_400_that_names_field_and_limit(server: Server, htt
     async with http.post("/generate", json={"text": "x"}) as response:
         assert response.status == 200
     assert server.client.num_open == 0
+
+
+async def test_a_prompt_that_can_never_fit_is_refused_before_it_is_tokenised(
+    server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.front.generator.tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenised"))
+    text = "x" * 100_000
+    for route, body in (
+        (GENERATE, {"text": text}),
+        (COMPLETIONS, {"prompt": text}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+    ):
+        async with http.post(route, json=body) as response:
+            assert response.status == 400, route
+            assert (await response.json())["error"]["code"] == "context_length_exceeded"
+
+
+async def test_a_large_batch_leaves_the_event_loop_to_others(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    large = asyncio.create_task(_status(http, {"text": ["x"] * 1024, "sampling_params": {"max_new_tokens": 1}}))
+    await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    async with http.get("/health") as response:
+        assert response.status == 200
+    assert server.client.num_open < 1024  # health was answered before the whole batch was submitted
+    server.scheduler.release()
+    assert await large == 200
+
+
+async def _status(http: aiohttp.ClientSession, body: dict[str, object]) -> int:
+    async with http.post("/generate", json=body) as response:
+        return response.status
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
@@ -236,6 +279,60 @@ async def test_an_unknown_field_is_accepted_and_logged_once(
         'unknown field ignored: "sampling_params.zest"',
         'unknown field ignored: "novelty"',
     ]
+
+
+async def test_made_up_field_names_neither_fill_the_log_nor_write_into_it(
+    server: Server, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = {f"{i}\n\u009b31m{'x' * 5000}": 1 for i in range(150)}
+    with caplog.at_level(logging.WARNING, logger="runtime"):
+        for field in ({**names}, {"later": 1}):
+            async with http.post("/generate", json={"text": "x", **field}) as response:
+                assert response.status == 200
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 100
+    assert all(line.isprintable() and len(line) < 200 for line in lines)
+    assert all(len(name) < 200 for name in server.front.unknown_fields)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_what_its_encoding_says_is_a_400(http: aiohttp.ClientSession, encoding: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with http.post("/generate", data=b"no such thing", headers=headers) as response:
+        assert response.status == 400
+        assert encoding in (await response.json())["error"]["message"]
+
+
+async def test_a_body_that_does_not_come_is_a_408(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.http.fields.BODY_S", 0.05)
+    never = asyncio.Event()
+
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with http.post("/generate", data=stalling()) as response:
+        assert response.status == 408
+        assert (await response.json())["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
+async def test_openai_routes_take_only_what_says_that_it_is_json(http: aiohttp.ClientSession, route: str) -> None:
+    body = json.dumps({"prompt": "x", "messages": HI})
+    for content_type, status in (("text/plain", 400), ("application/json; charset=utf-8", 200)):
+        async with http.post(route, data=body, headers={"Content-Type": content_type}) as response:
+            assert response.status == status
+    async with http.post(route, data=body, headers={"Content-Type": "text/plain"}) as response:
+        assert "application/json" in (await response.json())["error"]["message"]
+
+
+async def test_an_error_has_a_request_id_of_its_own(http: aiohttp.ClientSession) -> None:
+    ids = set()
+    for path, body in (("/generate", {}), (COMPLETIONS, {"prompt": ""}), (CHAT, {"messages": []}), ("/nowhere", {})):
+        async with http.post(path, json=body) as response:
+            assert response.status >= 400
+            ids.add(response.headers["X-Request-Id"])
+    assert len(ids) == 4
 
 
 async def test_unknown_paths_and_methods_have_the_envelope_too(http: aiohttp.ClientSession) -> None:

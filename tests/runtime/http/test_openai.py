@@ -245,12 +245,13 @@ async def test_what_a_template_refuses_is_a_400_and_hurts_nobody(tmp_path: Path)
 
 
 async def test_an_error_after_the_first_chunk_is_a_frame_of_the_stream(server: Server) -> None:
-    server.scheduler.script = lambda _: Script(reason="broken")
+    server.scheduler.script = lambda _: Script(reason="broken", is_held=True)
     async with (
         aiohttp.ClientSession(server.url) as http,
         http.post("/v1/chat/completions", json={"messages": USER, "stream": True}) as response,
     ):
         assert response.status == 200
+        server.scheduler.release()
         raw = await asyncio.wait_for(response.read(), 5)
     *_, error, done, _ = raw.split(b"\n\n")
     assert done == b"data: [DONE]"
