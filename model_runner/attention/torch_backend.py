@@ -100,12 +100,19 @@ class _Extend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchStep:
-    """What all layers of a step share."""
+class _Work:
+    """What the layers of one window share."""
 
-    out_loc_T: Tensor
     decodes: _Decodes | None
     extends: tuple[_Extend, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStep:
+    """What all layers of a step share; the work is by window, None being none."""
+
+    out_loc_T: Tensor
+    work: dict[int | None, _Work]
 
 
 class TorchAttention:
@@ -117,6 +124,7 @@ class TorchAttention:
         self._block_tokens = self._pages_per_block * spec.page_tokens
         # Weights are powers of two: torch's exp is six times slower where it underflows, as at every masked position.
         self._scale = spec.scale * math.log2(math.e)
+        self._windows = dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers))
         self._pool: KVPool | None = None
 
     def capabilities(self) -> Capabilities:
@@ -142,8 +150,15 @@ class TorchAttention:
         """Which pages each piece of work reads, and its masks."""
         return TorchStep(
             out_loc_T=batch.out_loc_T,
-            decodes=self._decodes(batch),
-            extends=tuple(self._extend(batch, b) for b in np.flatnonzero(batch.extend_lens > 1).tolist()),
+            work={
+                window: _Work(
+                    decodes=self._decodes(batch, window),
+                    extends=tuple(
+                        self._extend(batch, b, window) for b in np.flatnonzero(batch.extend_lens > 1).tolist()
+                    ),
+                )
+                for window in self._windows
+            },
         )
 
     def forward(
@@ -152,15 +167,16 @@ class TorchAttention:
         """Store, then attend."""
         assert self._pool is not None, "make_kv_pool comes first"
         self._pool.store(layer, handle.out_loc_T, k_TKH, v_TKH)
-        if handle.decodes is not None:
-            self._attend_decodes(layer, q_TNH, handle.decodes, out_TNH)
-        for extend in handle.extends:
+        work = handle.work[self._spec.window(layer)]
+        if work.decodes is not None:
+            self._attend_decodes(layer, q_TNH, work.decodes, out_TNH)
+        for extend in work.extends:
             self._attend_extend(layer, q_TNH, extend, out_TNH)
         return out_TNH
 
     # decode: many rows, one query each
 
-    def _decodes(self, batch: BatchPlan) -> _Decodes | None:
+    def _decodes(self, batch: BatchPlan, window: int | None) -> _Decodes | None:
         rows = np.flatnonzero(batch.extend_lens == 1)
         if not len(rows):
             return None
@@ -176,6 +192,8 @@ class TorchAttention:
             own_rows, blocks = item_rows[start : start + per_gather], item_blocks[start : start + per_gather]
             positions = blocks[:, None] * self._block_tokens + np.arange(self._block_tokens)
             is_seen = positions < batch.kv_lens[rows[own_rows], None]
+            if window is not None:
+                is_seen &= positions >= batch.kv_lens[rows[own_rows], None] - window
             mask = np.where(is_seen, np.float32(0), np.float32(MASKED))
             items.append(
                 _DecodeItems(
@@ -208,25 +226,31 @@ class TorchAttention:
 
     # extend: one row, many queries
 
-    def _extend(self, batch: BatchPlan, b: int) -> _Extend:
+    def _extend(self, batch: BatchPlan, b: int, window: int | None) -> _Extend:
         kv_len, prefix, start = int(batch.kv_lens[b]), int(batch.prefix_lens[b]), int(batch.qo_indptr[b])
         blocks = np.arange(-(-kv_len // self._block_tokens))
         tiles = tuple(
             _Tile(
                 tokens=slice(start + first - prefix, start + end - prefix),
-                masks=tuple(self._masks(first, end)),
+                masks=tuple(self._masks(first, end, window)),
             )
             for first, end in _cut(prefix, kv_len)
         )
         return _Extend(gather=self._gather(batch, np.full(len(blocks), b), blocks), tiles=tiles)
 
-    def _masks(self, first: int, end: int) -> Iterator[Tensor | None]:
-        """For queries at positions [first, end), the causal mask [1, G * L, S] of each block that they see."""
+    def _masks(self, first: int, end: int, window: int | None) -> Iterator[Tensor | None]:
+        """For queries at positions [first, end), the causal mask [1, G * L, S] of each block up to their own.
+
+        A block before a query's window is masked whole: its partial has the weight 0 beside the query's own position.
+        """
         for start in range(0, end, self._block_tokens):
-            if start + self._block_tokens <= first + 1:
+            if start + self._block_tokens <= first + 1 and (window is None or start > end - 1 - window):
                 yield None
                 continue
-            is_seen = np.arange(start, start + self._block_tokens) <= np.arange(first, end)[:, None]
+            positions, queries = np.arange(start, start + self._block_tokens), np.arange(first, end)[:, None]
+            is_seen = positions <= queries
+            if window is not None:
+                is_seen &= positions > queries - window
             mask_LS = np.where(is_seen, np.float32(0), np.float32(MASKED))
             yield torch.from_numpy(np.tile(mask_LS, (self._spec.num_heads // self._spec.num_kv_heads, 1))[None])
 
