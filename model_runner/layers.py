@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .model_config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+from .rope_config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ class DecoderShape:
 
     `gguf_architecture`: the family's name in GGUF files. `is_gguf_interleaved`: these hold the rows of q and k with the
     two halves of a head interleaved. `has_output_norms`: what attention and MLP give is normalised before it is added.
-    `is_norm_centred`: safetensors hold the weights of norms less 1, as precise as float32. `is_embedding_scaled`: by the
-    root of the model dimension.
+    `is_norm_centred`: safetensors hold the weights of norms less 1, and they are kept in float32.
+    `is_embedding_scaled`: by the root of the model dimension.
     """
 
     gguf_architecture: str

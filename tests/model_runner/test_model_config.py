@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.model_config import ARCHITECTURES, Llama3Scaling, parse_model_config, read_model_config
+from model_runner.model_config import ARCHITECTURES, parse_model_config, read_model_config
+from model_runner.rope_config import Llama3Scaling
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
