@@ -107,10 +107,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+PACKABLE = LlamaConfig(**SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4})
+"""Rows that whole blocks of every quantised type fit."""
+
+
 def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> PreTrainedModel:
     """A random model of a family, saved as transformers saves it."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(TINY_CONFIGS[name]).eval()
+    model = AutoModelForCausalLM.from_config(PACKABLE if name == "packable" else TINY_CONFIGS[name]).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() == 1:  # norms and biases start as ones and zeros, which hides mistakes
