@@ -34,6 +34,11 @@ _INSIDE = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_BETWEEN_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 
 
 class _TensorReader(GGUFReader):
@@ -72,11 +77,11 @@ def gguf_tensors(path: Path, model: Decoder) -> list[SourceTensor]:
         raise ValueError(f"{path} is truncated or holds no GGUF: {error}") from error
     field = reader.get_field("general.architecture")
     architecture = None if field is None else field.contents()
-    if architecture != model.config.family:
+    if architecture != model.shape.gguf_architecture:
         raise ValueError(f"{path} holds a model of {architecture}, the configuration is of {model.config.family}")
     tensors = []
     for tensor in reader.tensors:
-        name = _transformers_name(tensor.name)
+        name = _transformers_name(tensor.name, model)
         is_rotary = ".attn_q." in tensor.name or ".attn_k." in tensor.name
         is_interleaved = model.shape.is_gguf_interleaved and is_rotary
         tensors.append(
@@ -90,13 +95,14 @@ def gguf_tensors(path: Path, model: Decoder) -> list[SourceTensor]:
     return tensors
 
 
-def _transformers_name(name: str) -> str:
+def _transformers_name(name: str, model: Decoder) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; an unknown name stays as it is."""
+    inside = _INSIDE | _BETWEEN_NORMS if model.shape.has_output_norms else _INSIDE
     match name.split("."):
         case [stem, kind] if stem in _OUTSIDE:
             return f"{_OUTSIDE[stem]}.{kind}"
-        case ["blk", layer, stem, kind] if stem in _INSIDE:
-            return f"model.layers.{layer}.{_INSIDE[stem]}.{kind}"
+        case ["blk", layer, stem, kind] if stem in inside:
+            return f"model.layers.{layer}.{inside[stem]}.{kind}"
         case _:
             return name
 

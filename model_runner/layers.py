@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .model_config import Llama3Scaling, ModelConfig
+from .rope_config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +96,18 @@ def make_linear(in_features: int, out_features: int, *, has_bias: bool, dtype: t
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Root mean square norm over the last dimension, computed in float32."""
+    """Root mean square norm over the last dimension, computed in float32.
+
+    The weight may be more precise than what is normalised: the product is rounded last then.
+    """
 
     weight: Tensor
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
+        if self.weight.dtype != x.dtype:
+            return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps).to(x.dtype)
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -123,17 +128,18 @@ class Angles:
 class Rotary:
     """Rotary position embedding over the two halves of a head.
 
-    `divisors` are 1 unless a GGUF file carries them (its form of Llama 3's scaling).
+    `divisors` are 1 unless a GGUF file carries them (its form of Llama 3's scaling). `scale` multiplies the result.
     """
 
     frequencies: Tensor
     divisors: Tensor
     dtype: torch.dtype
+    scale: float = 1.0
 
     def angles(self, positions_T: Tensor) -> Angles:
         """Angles of absolute positions, rounded to the serving dtype after the sine as transformers does."""
         phases = positions_T[:, None].float() * (self.frequencies / self.divisors)
-        cos, sin = phases.cos().to(self.dtype), phases.sin().to(self.dtype)
+        cos, sin = phases.cos().mul_(self.scale).to(self.dtype), phases.sin().mul_(self.scale).to(self.dtype)
         return Angles(torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None])
 
 
@@ -144,16 +150,39 @@ def rotate(x_TNH: Tensor, angles: Angles) -> Tensor:
     return (x_TNH * angles.cos).add_(swapped_TNH.mul_(angles.signed_sin))
 
 
-def make_rotary(config: ModelConfig, dtype: torch.dtype) -> Rotary:
-    """The rotary embedding that the configuration asks for."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float) / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    if config.rope_scaling is not None:
-        frequencies = _stretched(frequencies, config.rope_scaling)
-    return Rotary(frequencies, torch.ones_like(frequencies), dtype)
+def make_rotary(head_dim: int, theta: float, scaling: RopeScaling | None, dtype: torch.dtype) -> Rotary:
+    """The rotary embedding of base `theta`."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
+    frequencies = 1.0 / (theta**exponents)
+    scale = 1.0
+    match scaling:
+        case LinearScaling():
+            frequencies = frequencies / scaling.factor
+        case Llama3Scaling():
+            frequencies = _llama3_stretched(frequencies, scaling)
+        case YarnScaling():
+            frequencies, scale = _yarn_stretched(frequencies, theta, scaling), scaling.attention_factor
+    return Rotary(frequencies, torch.ones_like(frequencies), dtype, scale)
 
 
-def _stretched(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+def _yarn_stretched(frequencies: Tensor, theta: float, scaling: YarnScaling) -> Tensor:
+    """Divide low frequencies by the factor, keep high ones, and blend along the dimensions between."""
+    head_dim = 2 * len(frequencies)
+
+    def dimension(num_turns: float) -> float:
+        turns_of_one = scaling.original_context_tokens / (num_turns * 2 * math.pi)
+        return head_dim * math.log(turns_of_one) / (2 * math.log(theta))
+
+    first, last = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.is_truncated:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    ramp = (torch.arange(len(frequencies)) - first) / ((last - first) or 0.001)
+    slowed = ramp.clamp(0, 1)
+    return frequencies / scaling.factor * slowed + frequencies * (1 - slowed)
+
+
+def _llama3_stretched(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     """Divide low frequencies by the factor, keep high ones, and blend between."""
     low, high, context = scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_context_tokens
     wavelengths = 2 * math.pi / frequencies

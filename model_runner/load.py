@@ -114,9 +114,10 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        scale=config.head_dim**-0.5,
+        scale=config.attention_scale,
         dtype=dtype,
         page_tokens=page_tokens,
+        windows=config.windows,
     )
 
 

@@ -34,6 +34,8 @@ def load_weights(model: Decoder, path: Path, on_progress: OnProgress) -> None:
     """
     files = weight_files(path)
     tensors = safetensors_tensors(files) if path.is_dir() else gguf_tensors(path, model)
+    # GGUF files hold them with the 1 added.
+    has_centred_norms = model.shape.is_norm_centred and path.is_dir()
     destinations = dict(model.parameters())
     missing = sorted(destinations.keys() - {tensor.name for tensor in tensors})
     if missing:
@@ -51,6 +53,8 @@ def load_weights(model: Decoder, path: Path, on_progress: OnProgress) -> None:
                     f"the configuration asks for {list(destination.shape)}"
                 )
             tensor.write_to(destination)
+            if has_centred_norms and tensor.name.endswith("norm.weight"):
+                destination.add_(1)
         elif not _may_be_ignored(tensor.name, model):
             raise ValueError(f"{path} holds a tensor that the model has no place for: {tensor.name}")
         done_bytes += tensor.num_bytes

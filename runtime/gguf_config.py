@@ -17,7 +17,9 @@ _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
 }
+_GEMMA3_THETA, _GEMMA3_LOCAL_THETA, _GEMMA3_PATTERN, _GEMMA3_27B_LAYERS = 1_000_000.0, 10_000.0, 6, 62
 _FLOAT32 = 0
 _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
@@ -47,11 +49,10 @@ def config_from_gguf(header: GgufHeader, path: Path) -> dict[str, Any]:
             f"{path} is one part of a split model; merge the parts with llama.cpp's llama-gguf-split --merge"
         )
     hidden_size, num_heads = get("embedding_length"), get("attention.head_count")
-    theta = float(get("rope.freq_base", 10000.0))
+    theta = float(get("rope.freq_base", _GEMMA3_THETA if architecture == "gemma3" else 10000.0))
     config: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[architecture]],
         "model_type": architecture,
-        "hidden_act": "silu",
         "hidden_size": hidden_size,
         "intermediate_size": get("feed_forward_length"),
         "num_hidden_layers": get("block_count"),
@@ -69,7 +70,29 @@ def config_from_gguf(header: GgufHeader, path: Path) -> dict[str, Any]:
     for name in ("bos", "pad"):
         config[f"{name}_token_id"] = metadata.get(_token_key(name))
     config["eos_token_id"] = _end_ids(metadata)
+    if architecture == "gemma3":
+        config |= _gemma3(metadata, config)
+    else:
+        config["hidden_act"] = "silu"
     return config
+
+
+def _gemma3(metadata: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """What Gemma 3 says otherwise; GGUF files leave out what llama.cpp has as constants."""
+    pattern = metadata.get("gemma3.attention.sliding_window_pattern", _GEMMA3_PATTERN)
+    kinds = pattern if isinstance(pattern, list) else [(i + 1) % pattern for i in range(config["num_hidden_layers"])]
+    query_scalar = config["head_dim"]
+    if config["num_hidden_layers"] == _GEMMA3_27B_LAYERS:
+        query_scalar = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": metadata.get("gemma3.attention.sliding_window"),
+        "layer_types": ["sliding_attention" if is_local else "full_attention" for is_local in kinds],
+        "rope_local_base_freq": float(metadata.get("gemma3.rope.freq_base_swa", _GEMMA3_LOCAL_THETA)),
+        "query_pre_attn_scalar": query_scalar,
+        "final_logit_softcapping": metadata.get("gemma3.final_logit_softcapping"),
+    }
 
 
 def _token_key(name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from .embedded_model import find_embedded_model
 from .errors import BadModel
 from .gguf_config import config_from_gguf
 from .gguf_header import header_digest, read_header
+from .model_hub import find_hub_model, is_hub_id
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """To be raised with every change of what the conversion writes."""
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +39,20 @@ class ModelFiles:
 
 
 def resolve_model(model: str | None) -> ModelFiles:
-    """Find the files of `model`: a `.gguf` file or a directory; None is the embedded model.
+    """Find the files of `model`: a `.gguf` file, a directory or a name on the hub; None is the embedded model.
 
     Raises:
         BadModel: something is missing or unknown; the message has the path.
     """
     path = find_embedded_model() if model is None else _expanded(model)
     if path.is_dir():
-        return _from_directory(path.resolve())
+        return _from_directory(path.resolve(), path.resolve().name)
     if path.is_file():
         if path.suffix != ".gguf":
             raise BadModel(f"{path} is not a .gguf file; give a .gguf file or a directory with config.json")
         return _from_gguf(path.resolve())
-    if _HUB_ID.fullmatch(str(model)):
-        raise BadModel(
-            f"there is no path {path}. If it is a name on a model hub: axil does not download models yet. "
-            "Download it and give the path of its directory."
-        )
+    if model is not None and is_hub_id(model):
+        return _from_directory(find_hub_model(model), model)
     raise BadModel(f"there is no path {path}; give a .gguf file or a directory with config.json")
 
 
@@ -68,7 +63,7 @@ def _expanded(model: str) -> Path:
         raise BadModel(f"{model} names a home directory that is not known: {error} Give the whole path.") from error
 
 
-def _from_directory(path: Path) -> ModelFiles:
+def _from_directory(path: Path, name: str) -> ModelFiles:
     if not (path / "config.json").is_file():
         ggufs = sorted(path.glob("*.gguf"))
         hint = f"; did you mean {ggufs[0]}?" if ggufs else "; is it a model in the form that transformers writes?"
@@ -77,7 +72,7 @@ def _from_directory(path: Path) -> ModelFiles:
         raise BadModel(f"{path} has no tokenizer.json; save the model's fast tokenizer there")
     if not any(path.glob("*.safetensors")):
         raise BadModel(f"{path} has no *.safetensors file; save the weights in that form")
-    return ModelFiles(name=path.name, weights=path, model_config=path / "config.json", tokenizer_dir=path)
+    return ModelFiles(name=name, weights=path, model_config=path / "config.json", tokenizer_dir=path)
 
 
 def _from_gguf(path: Path) -> ModelFiles:

@@ -30,6 +30,12 @@ class AttentionSpec:
     scale: float
     dtype: torch.dtype
     page_tokens: int
+    windows: tuple[int | None, ...] = ()
+    """Per layer, how many positions a query sees, its own included; None, or no entry, is all before it."""
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a query of this layer sees; None is all before it."""
+        return self.windows[layer] if self.windows else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,12 +112,19 @@ class _Extend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchStep:
-    """What all layers of a step share."""
+class _Work:
+    """What the layers of one window share."""
 
-    out_loc_T: Tensor
     decodes: _Decodes | None
     extends: tuple[_Extend, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStep:
+    """What all layers of a step share; the work is by window, None being none."""
+
+    out_loc_T: Tensor
+    work: dict[int | None, _Work]
 
 
 class TorchAttention:
@@ -130,6 +137,7 @@ class TorchAttention:
         self._width_pages = max(1, WIDTH_TOKENS // spec.page_tokens)
         # Weights are powers of two: torch's exp is six times slower where it underflows, as at every masked position.
         self._scale = spec.scale * math.log2(math.e)
+        self._windows = dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers))
         self._pool: KVPool | None = None
         self._gathered = torch.empty(0, dtype=spec.dtype)
 
@@ -156,8 +164,15 @@ class TorchAttention:
         """Which pages each piece of work reads, and its masks."""
         return TorchStep(
             out_loc_T=batch.out_loc_T,
-            decodes=self._decodes(batch),
-            extends=tuple(self._extend(batch, b) for b in np.flatnonzero(batch.extend_lens > 1).tolist()),
+            work={
+                window: _Work(
+                    decodes=self._decodes(batch, window),
+                    extends=tuple(
+                        self._extend(batch, b, window) for b in np.flatnonzero(batch.extend_lens > 1).tolist()
+                    ),
+                )
+                for window in self._windows
+            },
         )
 
     def forward(
@@ -166,15 +181,16 @@ class TorchAttention:
         """Store, then attend."""
         assert self._pool is not None, "make_kv_pool comes first"
         self._pool.store(layer, handle.out_loc_T, k_TKH, v_TKH)
-        if handle.decodes is not None:
-            self._attend_decodes(layer, q_TNH, handle.decodes, out_TNH)
-        for extend in handle.extends:
+        work = handle.work[self._spec.window(layer)]
+        if work.decodes is not None:
+            self._attend_decodes(layer, q_TNH, work.decodes, out_TNH)
+        for extend in work.extends:
             self._attend_extend(layer, q_TNH, extend, out_TNH)
         return out_TNH
 
     # decode: many rows, one query each
 
-    def _decodes(self, batch: BatchPlan) -> _Decodes | None:
+    def _decodes(self, batch: BatchPlan, window: int | None) -> _Decodes | None:
         rows = np.flatnonzero(batch.extend_lens == 1)
         if not len(rows):
             return None
@@ -191,7 +207,10 @@ class TorchAttention:
         for chosen in self._groups(order, widths):
             own_rows, blocks, width = rows[item_rows[chosen]], item_blocks[chosen], int(widths[chosen[0]])
             num_seen = batch.kv_lens[own_rows] - blocks * self._block_tokens
-            is_hidden = np.arange(width * self._spec.page_tokens) >= num_seen[:, None]
+            slots = np.arange(width * self._spec.page_tokens)
+            is_hidden = slots >= num_seen[:, None]
+            if window is not None:
+                is_hidden |= slots < num_seen[:, None] - window
             mask = np.where(is_hidden, np.float32(MASKED), np.float32(0))[:, None] if is_hidden.any() else None
             items.append(
                 _DecodeItems(
@@ -247,27 +266,33 @@ class TorchAttention:
 
     # extend: one row, many queries
 
-    def _extend(self, batch: BatchPlan, b: int) -> _Extend:
+    def _extend(self, batch: BatchPlan, b: int, window: int | None) -> _Extend:
         kv_len, prefix, start = int(batch.kv_lens[b]), int(batch.prefix_lens[b]), int(batch.qo_indptr[b])
         last = (kv_len - 1) // self._block_tokens
         num_pages = last * self._pages_per_block + int(self._num_pages(np.array([kv_len]), np.array([last]))[0])
         tiles = tuple(
             _Tile(
                 tokens=slice(start + first - prefix, start + end - prefix),
-                masks=tuple(self._masks(first, end, num_pages * self._spec.page_tokens)),
+                masks=tuple(self._masks(first, end, num_pages * self._spec.page_tokens, window)),
             )
             for first, end in _cut(prefix, kv_len)
         )
         return _Extend(gather=self._gather(batch, np.array([b]), np.array([0]), num_pages), tiles=tiles)
 
-    def _masks(self, first: int, end: int, num_slots: int) -> Iterator[Tensor | None]:
-        """For queries at positions [first, end), the causal mask [1, G * L, S] of each block that they see."""
+    def _masks(self, first: int, end: int, num_slots: int, window: int | None) -> Iterator[Tensor | None]:
+        """For queries at positions [first, end), the causal mask [1, G * L, S] of each block up to their own.
+
+        A block before a query's window is masked whole: its partial has the weight 0 beside the query's own position.
+        """
         for start in range(0, end, self._block_tokens):
             stop = min(start + self._block_tokens, num_slots)
-            if stop <= first + 1:
+            if stop <= first + 1 and (window is None or start > end - 1 - window):
                 yield None
                 continue
-            is_seen = np.arange(start, stop) <= np.arange(first, end)[:, None]
+            positions, queries = np.arange(start, stop), np.arange(first, end)[:, None]
+            is_seen = positions <= queries
+            if window is not None:
+                is_seen &= positions > queries - window
             mask_LS = np.where(is_seen, np.float32(0), np.float32(MASKED))
             yield torch.from_numpy(np.tile(mask_LS, (self._spec.num_heads // self._spec.num_kv_heads, 1))[None])
 

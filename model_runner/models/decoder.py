@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -37,13 +37,21 @@ Handle = TypeVar("Handle")
 class DecoderShape:
     """What a family changes about the shared decoder.
 
-    `is_gguf_interleaved`: GGUF files of this family hold the rows of q and k with the two halves of a head interleaved.
+    `gguf_architecture`: the family's name in GGUF files. `is_gguf_interleaved`: these hold the rows of q and k with the
+    two halves of a head interleaved. `has_output_norms`: what attention and MLP give is normalised before it is added.
+    `is_norm_centred`: safetensors hold the weights of norms less 1, and they are kept in float32.
+    `is_embedding_scaled`: by the root of the model dimension.
     """
 
+    gguf_architecture: str
+    activation: Literal["silu", "gelu_tanh"] = "silu"
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_head_norms: bool = False
+    has_output_norms: bool = False
+    is_norm_centred: bool = False
+    is_embedding_scaled: bool = False
     is_gguf_interleaved: bool = False
 
 
@@ -56,14 +64,19 @@ class Layer:
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
     output: AnyLinear
+    attention_output_norm: RMSNorm | None
     mlp_norm: RMSNorm
     gate_up: AnyLinear
     down: AnyLinear
+    mlp_output_norm: RMSNorm | None
 
 
 @dataclass(slots=True, kw_only=True)
 class Decoder:
-    """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied."""
+    """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied.
+
+    `local_rotary` is that of the layers with a sliding window.
+    """
 
     config: ModelConfig
     shape: DecoderShape
@@ -72,25 +85,43 @@ class Decoder:
     norm: RMSNorm
     head: AnyLinear
     rotary: Rotary
+    local_rotary: Rotary
 
     def forward(
         self, token_ids_T: Tensor, positions_T: Tensor, backend: AttentionBackend[Handle], handle: Handle
     ) -> Tensor:
         """Hidden states [T, D] before the last norm; stores the tokens' K and V."""
         hidden_TD = F.embedding(token_ids_T, self.embedding)
-        angles = self.rotary.angles(positions_T)
+        if self.shape.is_embedding_scaled:
+            # A tensor of the serving dtype: transformers rounds the factor too.
+            hidden_TD = hidden_TD * torch.tensor(self.config.hidden_size**0.5, dtype=hidden_TD.dtype)
+        angles = local_angles = self.rotary.angles(positions_T)
+        if self.local_rotary is not self.rotary:
+            local_angles = self.local_rotary.angles(positions_T)
         out_TNH = torch.empty(len(token_ids_T), self.config.num_heads, self.config.head_dim, dtype=self.embedding.dtype)
         for index, layer in enumerate(self.layers):
-            q_TNH, k_TKH, v_TKH = self._qkv(layer, layer.input_norm(hidden_TD), angles)
+            own_angles = angles if self.config.windows[index] is None else local_angles
+            q_TNH, k_TKH, v_TKH = self._qkv(layer, layer.input_norm(hidden_TD), own_angles)
             backend.forward(index, q_TNH, k_TKH, v_TKH, handle, out_TNH)
-            hidden_TD = hidden_TD + layer.output(out_TNH.flatten(1))
+            attended_TD = layer.output(out_TNH.flatten(1))
+            if layer.attention_output_norm is not None:
+                attended_TD = layer.attention_output_norm(attended_TD)
+            hidden_TD = hidden_TD + attended_TD
             gate, up = layer.gate_up(layer.mlp_norm(hidden_TD)).chunk(2, dim=-1)
-            hidden_TD = hidden_TD + layer.down(F.silu(gate).mul_(up))
+            mlp_TD = layer.down(self._activated(gate).mul_(up))
+            if layer.mlp_output_norm is not None:
+                mlp_TD = layer.mlp_output_norm(mlp_TD)
+            hidden_TD = hidden_TD + mlp_TD
         return hidden_TD
 
     def logits(self, hidden_BD: Tensor) -> Tensor:
         """Logits [B, V] in float32 of the given hidden states."""
-        return self.head(self.norm(hidden_BD)).float()
+        logits_BV = self.head(self.norm(hidden_BD)).float()
+        cap = self.config.final_softcap
+        return logits_BV if cap is None else torch.tanh(logits_BV / cap) * cap
+
+    def _activated(self, gate: Tensor) -> Tensor:
+        return F.silu(gate) if self.shape.activation == "silu" else F.gelu(gate, approximate="tanh")
 
     def _qkv(self, layer: Layer, hidden_TD: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
@@ -121,7 +152,12 @@ class Decoder:
         for index, layer in enumerate(self.layers):
             prefix = f"model.layers.{index}."
             yield prefix + "input_layernorm.weight", layer.input_norm.weight
-            yield prefix + "post_attention_layernorm.weight", layer.mlp_norm.weight
+            if layer.attention_output_norm is not None and layer.mlp_output_norm is not None:
+                yield prefix + "post_attention_layernorm.weight", layer.attention_output_norm.weight
+                yield prefix + "pre_feedforward_layernorm.weight", layer.mlp_norm.weight
+                yield prefix + "post_feedforward_layernorm.weight", layer.mlp_output_norm.weight
+            else:
+                yield prefix + "post_attention_layernorm.weight", layer.mlp_norm.weight
             yield from _parts(layer.qkv, qkv_rows, [f"{prefix}self_attn.{x}_proj" for x in "qkv"])
             yield from _parts(layer.output, [config.hidden_size], [prefix + "self_attn.o_proj"])
             yield from _parts(
@@ -144,14 +180,18 @@ def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -
         if config.is_embedding_tied
         else make_linear(config.hidden_size, config.vocabulary, has_bias=False, dtype=dtype)
     )
+    rotary = make_rotary(config.head_dim, config.rope_theta, config.rope_scaling, dtype)
     return Decoder(
         config=config,
         shape=shape,
         embedding=embedding,
         layers=tuple(_make_layer(config, shape, dtype) for _ in range(config.num_layers)),
-        norm=make_norm(config.hidden_size, eps=config.norm_eps, dtype=dtype),
+        norm=_make_norm(config.hidden_size, config, shape, dtype),
         head=head,
-        rotary=make_rotary(config, dtype),
+        rotary=rotary,
+        local_rotary=rotary
+        if config.local_rope_theta is None
+        else make_rotary(config.head_dim, config.local_rope_theta, None, dtype),
     )
 
 
@@ -166,19 +206,25 @@ def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) ->
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
 
-    def head_norm() -> RMSNorm | None:
-        return make_norm(head_dim, eps=config.norm_eps, dtype=dtype) if shape.has_head_norms else None
+    def norm(features: int) -> RMSNorm:
+        return _make_norm(features, config, shape, dtype)
 
     return Layer(
-        input_norm=make_norm(hidden, eps=config.norm_eps, dtype=dtype),
+        input_norm=norm(hidden),
         qkv=make_linear(hidden, q_size + 2 * kv_size, has_bias=shape.has_qkv_bias, dtype=dtype),
-        q_norm=head_norm(),
-        k_norm=head_norm(),
+        q_norm=norm(head_dim) if shape.has_head_norms else None,
+        k_norm=norm(head_dim) if shape.has_head_norms else None,
         output=make_linear(q_size, hidden, has_bias=shape.has_output_bias, dtype=dtype),
-        mlp_norm=make_norm(hidden, eps=config.norm_eps, dtype=dtype),
+        attention_output_norm=norm(hidden) if shape.has_output_norms else None,
+        mlp_norm=norm(hidden),
         gate_up=make_linear(hidden, 2 * inner, has_bias=shape.has_mlp_bias, dtype=dtype),
         down=make_linear(inner, hidden, has_bias=shape.has_mlp_bias, dtype=dtype),
+        mlp_output_norm=norm(hidden) if shape.has_output_norms else None,
     )
+
+
+def _make_norm(features: int, config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -> RMSNorm:
+    return make_norm(features, eps=config.norm_eps, dtype=torch.float32 if shape.is_norm_centred else dtype)
 
 
 def _parts(linear: AnyLinear, num_rows: list[int], names: list[str]) -> Iterator[tuple[str, Tensor]]:

@@ -8,8 +8,9 @@ from .decoder import DecoderShape
 
 
 def shape(config: ModelConfig) -> DecoderShape:
-    """Biases where the configuration has them; llama.cpp interleaves the rotary halves of this family only."""
+    """Biases where the configuration has them; llama.cpp interleaves the rotary halves."""
     return DecoderShape(
+        gguf_architecture="llama",
         has_qkv_bias=config.has_attention_bias,
         has_output_bias=config.has_attention_bias,
         has_mlp_bias=config.has_mlp_bias,

@@ -9,4 +9,4 @@ from .decoder import DecoderShape
 
 def shape(config: ModelConfig) -> DecoderShape:
     """Always a bias on q, k and v, never on the other projections."""
-    return DecoderShape(has_qkv_bias=True)
+    return DecoderShape(gguf_architecture="qwen2", has_qkv_bias=True)

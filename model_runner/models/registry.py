@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from model_runner.model_config import ModelConfig
+from model_runner.model_config import Family, ModelConfig
 
-from . import llama, qwen2, qwen3
-from .decoder import Decoder, make_decoder
+from . import gemma3, llama, mistral, qwen2, qwen3
+from .decoder import Decoder, DecoderShape, make_decoder
 
-_SHAPES = {"llama": llama.shape, "qwen2": qwen2.shape, "qwen3": qwen3.shape}
+_SHAPES: dict[Family, Callable[[ModelConfig], DecoderShape]] = {
+    "llama": llama.shape,
+    "mistral": mistral.shape,
+    "qwen2": qwen2.shape,
+    "qwen3": qwen3.shape,
+    "gemma3_text": gemma3.shape,
+}
 
 
 def make_model(config: ModelConfig, dtype: torch.dtype) -> Decoder:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from model_runner.model_config import parse_model_config, read_model_config
 from model_runner.models.decoder import Decoder
@@ -34,13 +43,46 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 20, "sliding_window": 13}
 TINY_CONFIGS = {
     "llama": LlamaConfig(**SIZES),
     "llama-tied": LlamaConfig(**SIZES, tie_word_embeddings=True, head_dim=10),
     "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama3-rope": LlamaConfig(**SIZES, rope_parameters=LLAMA3_ROPE),
+    "llama-linear-rope": LlamaConfig(**SIZES, rope_parameters=LINEAR_ROPE),
+    "llama-yarn-rope": LlamaConfig(**SIZES, rope_parameters=YARN_ROPE),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "mistral-sliding": MistralConfig(**SIZES, sliding_window=11),
     "qwen2": Qwen2Config(**SIZES),
+    "qwen2-yarn-rope": Qwen2Config(
+        **SIZES, rope_parameters=YARN_ROPE | {"attention_factor": 0.9, "beta_fast": 4, "truncate": False}
+    ),
+    "qwen2-sliding": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1),
     "qwen3": Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+    "qwen3-yarn-rope": Qwen3Config(
+        **SIZES, head_dim=16, rope_parameters=YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 0.3}
+    ),
+    "qwen3-biases": Qwen3Config(**SIZES, head_dim=16, attention_bias=True),
+    "gemma3": Gemma3TextConfig(
+        **SIZES | {"num_hidden_layers": 7}, **GEMMA, sliding_window_pattern=3, rope_theta=70_000.0
+    ),
+    "gemma3-linear-rope": Gemma3TextConfig(
+        **SIZES | {"num_hidden_layers": 3},
+        **GEMMA,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": LINEAR_ROPE,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
+        final_logit_softcapping=3.0,
+    ),
 }
 EMBEDDED_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -65,10 +107,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+PACKABLE = LlamaConfig(**SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4})
+"""Rows that whole blocks of every quantised type fit."""
+
+
 def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> PreTrainedModel:
     """A random model of a family, saved as transformers saves it."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(TINY_CONFIGS[name]).eval()
+    model = AutoModelForCausalLM.from_config(PACKABLE if name == "packable" else TINY_CONFIGS[name]).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() == 1:  # norms and biases start as ones and zeros, which hides mistakes

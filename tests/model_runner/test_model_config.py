@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.model_config import ARCHITECTURES, Llama3Scaling, parse_model_config, read_model_config
+from model_runner.model_config import ARCHITECTURES, parse_model_config, read_model_config
+from model_runner.rope_config import Llama3Scaling
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -52,9 +53,11 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"hidden_size": None}, "hidden_size"),
         ({"vocab_size": "many"}, "vocab_size"),
@@ -65,6 +68,38 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
 def test_what_is_not_supported_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         parse_model_config(LLAMA | change)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "windows"),
+    [
+        ("LlamaForCausalLM", {"sliding_window": 8}, (None, None, None)),
+        ("MistralForCausalLM", {}, (4096, 4096, 4096)),
+        ("MistralForCausalLM", {"sliding_window": None}, (None, None, None)),
+        ("Qwen2ForCausalLM", {"sliding_window": 8}, (None, None, None)),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 1}, (None, 4096, 4096)),
+        ("Gemma3ForCausalLM", {"sliding_window": 8, "sliding_window_pattern": 2}, (8, None, 8)),
+        ("Gemma3ForCausalLM", {"layer_types": ["full_attention", *2 * ["sliding_attention"]]}, (None, 4096, 4096)),
+    ],
+)
+def test_layers_have_the_window_that_their_family_gives_them(
+    architecture: str, change: dict[str, object], windows: tuple[int | None, ...]
+) -> None:
+    raw = LLAMA | {"architectures": [architecture], "num_hidden_layers": 3, "num_key_value_heads": 4}
+    assert parse_model_config(raw | change).windows == windows
+
+
+def test_layer_types_that_do_not_fit_the_layers_are_refused() -> None:
+    raw = LLAMA | {"architectures": ["Gemma3ForCausalLM"]}
+    for kinds in (["full_attention"], ["full_attention", "chunked_attention"]):
+        with pytest.raises(ValueError, match="layer_types must name 2 times"):
+            parse_model_config(raw | {"layer_types": kinds})
+
+
+def test_a_local_rotary_embedding_with_scaling_is_refused() -> None:
+    rope = {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}
+    with pytest.raises(ValueError, match="linear is not supported in layers with a sliding window"):
+        parse_model_config(LLAMA | {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": rope})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])

@@ -7,7 +7,7 @@ import torch
 
 from model_runner.models.decoder import Decoder, num_parameters
 
-from .bed import TOLERANCE, Bed, greedy
+from .bed import TOLERANCE, Bed, assert_same, greedy
 from .conftest import TINY_CONFIGS, load_directory, save_tiny
 
 NUM_TOKENS = 24
@@ -35,6 +35,19 @@ def test_logprobs_equal_those_of_transformers(name: str, tmp_path: Path) -> None
     expected = logits.log_softmax(-1).max(-1)
     assert output.token_ids == expected.indices.tolist()
     assert (torch.tensor(output.logprobs) - expected.values).abs().max() <= TOLERANCE
+
+
+def test_a_prompt_longer_than_the_window_gives_the_same_in_chunks_from_cached_pages_and_in_one_piece(
+    tmp_path: Path,
+) -> None:
+    save_tiny("gemma3", tmp_path)
+    bed = Bed(load_directory(tmp_path), num_pages=512, page_tokens=4)
+    prompt = torch.randint(0, 199, (300,), generator=torch.Generator().manual_seed(4)).tolist()
+    (whole,) = bed.generate([greedy(prompt)], 16)
+    for chunk_tokens in (1, 7, 13, 64):
+        assert_same(bed.generate([greedy(prompt)], 16, chunk_tokens=chunk_tokens)[0], whole)
+    (warm,) = bed.generate([greedy(prompt, pages=whole.pages[:70], num_cached_tokens=280)], 16)
+    assert_same(warm, whole)
 
 
 def test_a_sharded_checkpoint_gives_the_same_tokens_as_one_file(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -27,15 +29,16 @@ lengths = st.tuples(
 @given(
     page_tokens=st.sampled_from([1, 4, 16, 48]),
     rows=st.lists(lengths, min_size=1, max_size=4),
+    window=st.one_of(st.none(), st.integers(1, 40), st.sampled_from([255, 256, 257, 300])),
     seed=st.integers(0, 2**31),
 )
 def test_paged_attention_equals_dense_attention_for_any_page_table(
-    page_tokens: int, rows: list[tuple[int, int]], seed: int
+    page_tokens: int, rows: list[tuple[int, int]], window: int | None, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     num_pages = [-(-(prefix + extend) // page_tokens) for prefix, extend in rows]
     order = torch.randperm(sum(num_pages) + 3, generator=generator)
-    backend = TorchAttention(_spec(page_tokens))
+    backend = TorchAttention(replace(_spec(page_tokens), windows=(window,)))
     pool = backend.make_kv_pool(len(order))
     for tensor in pool.layers:
         tensor[: pool.num_pages] = float("nan")  # what nobody has stored must not be read
@@ -60,6 +63,8 @@ def test_paged_attention_equals_dense_attention_for_any_page_table(
     for row, (prefix, extend) in enumerate(rows):
         own = slice(batch.qo_indptr[row], batch.qo_indptr[row + 1])
         mask = torch.ones(extend, prefix + extend, dtype=torch.bool).tril(diagonal=prefix)
+        if window is not None:
+            mask = mask.triu(diagonal=prefix - window + 1)
         expected = F.scaled_dot_product_attention(
             q[own].transpose(0, 1),
             dense_k[row].transpose(0, 1),

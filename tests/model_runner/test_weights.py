@@ -38,22 +38,39 @@ GGUF_NAMES = {
 }
 
 
-def _as_gguf(directory: Path, path: Path, *, extra: dict[str, np.ndarray] | None = None) -> None:
-    """Write a tiny checkpoint as llama.cpp's converter does."""
+GGUF_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
+GGUF_NORMS |= {"post_feedforward_layernorm": "post_ffw_norm"}
+GGUF_ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
+QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+PACKED = ("token_embd", "blk.0.ffn_up", "blk.2.ffn_down")
+
+
+def _as_gguf(
+    directory: Path, path: Path, *, extra: dict[str, np.ndarray] | None = None, packed_kind: str | None = None
+) -> None:
+    """Write a tiny checkpoint as llama.cpp's converter does; `packed_kind` is the type of the matrices in `PACKED`."""
     config = json.loads((directory / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, config["model_type"])
+    architecture = GGUF_ARCHITECTURES.get(config["model_type"], config["model_type"])
+    names = GGUF_NAMES | GGUF_NORMS if architecture == "gemma3" else GGUF_NAMES
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_token_list([f"token {i}" for i in range(config["vocab_size"])])
     writer.add_token_scores([0.0] * config["vocab_size"])
     for name, tensor in load_file(directory / "model.safetensors").items():
         values = tensor.numpy()
         for part, num_heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
-            if part in name and config["model_type"] == "llama":
+            if part in name and architecture == "llama":
                 heads = config[num_heads]
                 halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
                 values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
-        for theirs, ours in GGUF_NAMES.items():
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            values = values + 1
+        for theirs, ours in names.items():
             name = name.replace(theirs, ours)
-        writer.add_tensor(name, values)
+        if packed_kind is not None and name.removesuffix(".weight") in PACKED:
+            kind = gguf.GGMLQuantizationType[packed_kind]
+            writer.add_tensor(name, _packed(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values)
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -62,13 +79,46 @@ def _as_gguf(directory: Path, path: Path, *, extra: dict[str, np.ndarray] | None
     writer.close()
 
 
+def _packed(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """The values in a type that the package can write, else random blocks of that type with finite scales."""
+    try:
+        return gguf.quantize(values, kind)
+    except NotImplementedError:
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        shape = (len(values), values.shape[1] // block_size * block_bytes)
+        return np.random.default_rng(len(values)).integers(0, 60, shape, np.uint8)
+
+
 def _load(path: Path, config: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     model = make_model(read_model_config(config / "config.json"), dtype)
     load_weights(model, path, lambda done, total: None)
     return model
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-tied", "llama-biases", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", *QUANTISED])
+def test_every_type_of_weights_is_what_the_gguf_package_makes_of_it(kind: str, tmp_path: Path) -> None:
+    save_tiny("packable", tmp_path)
+    _as_gguf(tmp_path, tmp_path / "tiny.gguf", packed_kind=kind)
+    layers = (model := _load(tmp_path / "tiny.gguf", tmp_path)).layers
+    ours = (model.embedding, layers[0].gate_up.weight[256:], layers[2].down.weight)
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "tiny.gguf").tensors}
+    for name, values in zip(PACKED, ours, strict=True):
+        tensor = stored[f"{name}.weight"]
+        assert tensor.tensor_type.name == kind
+        expected = gguf.dequantize(tensor.data, tensor.tensor_type)
+        assert np.isfinite(expected).all()
+        assert expected.std() > 0
+        assert np.array_equal(values.numpy(), expected)
+
+
+def test_a_type_of_weights_that_the_gguf_package_cannot_read_is_named(tmp_path: Path) -> None:
+    save_tiny("packable", tmp_path)
+    _as_gguf(tmp_path, tmp_path / "tiny.gguf", packed_kind="Q8_K")
+    with pytest.raises(ValueError, match=r"tensor token_embd\.weight has the type Q8_K, which can't be read"):
+        _load(tmp_path / "tiny.gguf", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "llama-biases", "mistral", "qwen2", "qwen3", "gemma3"])
 def test_a_gguf_file_gives_the_parameters_of_the_safetensors_it_was_made_of(name: str, tmp_path: Path) -> None:
     save_tiny(name, tmp_path)
     _as_gguf(tmp_path, tmp_path / "tiny.gguf")

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from model_runner.model_config import parse_model_config
 from runtime.errors import BadModel
 from runtime.gguf_config import config_from_gguf
 from runtime.gguf_header import read_header
@@ -38,6 +39,34 @@ def test_what_a_header_leaves_out_has_its_usual_value(tmp_path: Path) -> None:
     assert config["head_dim"] == 8
     assert config["num_key_value_heads"] == 4
     assert config["rope_scaling"] is None
+
+
+def test_gemma_3_has_the_constants_that_its_files_leave_out(tmp_path: Path) -> None:
+    fields = {"attention.sliding_window": 16, "attention.key_length": 10, "rope.freq_base": 5e5, "block_count": 8}
+    scaling = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+    config = config_of(write_gguf(tmp_path / "m.gguf", architecture="gemma3", fields=fields | scaling))
+    theirs = AutoConfig.for_model(**config)
+    assert theirs.architectures == ["Gemma3ForCausalLM"]
+    assert theirs.layer_types == [*5 * ["sliding_attention"], "full_attention", *2 * ["sliding_attention"]]
+    assert (theirs.sliding_window, theirs.query_pre_attn_scalar, theirs.tie_word_embeddings) == (16, 10, True)
+    assert theirs.rope_parameters["sliding_attention"] == {"rope_type": "default", "rope_theta": 10000.0}
+    assert theirs.rope_parameters["full_attention"] == {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5}
+    assert parse_model_config(config).windows == (16, 16, 16, 16, 16, None, 16, 16)
+
+
+def test_what_a_gemma_3_file_says_is_taken_before_the_constants(tmp_path: Path) -> None:
+    fields = {"attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False]}
+    capped = {"rope.freq_base_swa": 500.0, "final_logit_softcapping": 30.0}
+    config = config_of(write_gguf(tmp_path / "m.gguf", architecture="gemma3", fields=fields | capped))
+    parsed = parse_model_config(config)
+    assert (parsed.windows, parsed.local_rope_theta, parsed.final_softcap) == ((16, None), 500.0, 30.0)
+
+
+def test_the_largest_gemma_3_scales_its_queries_by_the_width_of_the_model(tmp_path: Path) -> None:
+    fields = {"attention.sliding_window": 16, "attention.key_length": 10, "block_count": 62}
+    assert (
+        config_of(write_gguf(tmp_path / "m.gguf", architecture="gemma3", fields=fields))["query_pre_attn_scalar"] == 8
+    )
 
 
 def test_an_output_matrix_of_its_own_unties_the_embeddings(tmp_path: Path) -> None:
@@ -93,7 +122,7 @@ def test_linear_and_yarn_scaling_are_taken_over_and_others_refused(tmp_path: Pat
 @pytest.mark.parametrize(
     ("architecture", "fields", "why"),
     [
-        ("gemma3", {}, "'gemma3'; axil knows llama, qwen2, qwen3"),
+        ("gptneox", {}, "'gptneox'; axil knows llama, qwen2, qwen3, gemma3"),
         ("llama", {"expert_count": 8}, "mixture of experts"),
         ("llama", {"block_count": None}, r"lacks the number llama\.block_count"),
     ],
