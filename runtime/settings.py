@@ -11,10 +11,10 @@ from typing import Any
 
 from wire.flags import checked_value, flag_names
 
-from .config import FLAG_GROUPS, ServerConfig
+from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, HttpConfig, ServerConfig
 
-_OF_ENGINES = {"http": {"chat_template"}}
-"""Groups of which an engine takes some settings only; it takes all of the others."""
+_OF_HTTP = "chat_template"
+"""The one setting of the HTTP front that is about text, so that an engine has it too."""
 
 
 def engine_config(model: str | None, settings: Mapping[str, object]) -> ServerConfig:
@@ -23,12 +23,10 @@ def engine_config(model: str | None, settings: Mapping[str, object]) -> ServerCo
     Raises:
         ValueError: a setting is unknown, of the wrong type or out of its range; the message names it.
     """
-    known = {
-        name: (group, cls)
-        for group, _, cls in FLAG_GROUPS
-        for name in flag_names(cls)
-        if name in _OF_ENGINES.get(group, {name})
+    known: dict[str, tuple[str, type[Any]]] = {
+        name: (group, cls) for group, _, cls in ENGINE_FLAG_GROUPS for name in flag_names(cls)
     }
+    known[_OF_HTTP] = ("http", HttpConfig)
     groups: dict[str, dict[str, Any]] = {group: {} for group, _, _ in FLAG_GROUPS}
     for name, value in settings.items():
         if name not in known:
