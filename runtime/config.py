@@ -84,6 +84,9 @@ FLAG_GROUPS = (
 )
 """The fields of `ServerConfig` whose classes are flags of `axil serve`, with the titles of their groups."""
 
+ENGINE_FLAG_GROUPS = FLAG_GROUPS[1:]
+"""Those of them that are also about an engine, which has no HTTP."""
+
 MODULES: Mapping[str, str] = {
     "tokenizer": "runtime.process",
     "scheduler": "scheduler.process",

@@ -105,6 +105,11 @@ class Launch:
                 case StopAsked():
                     raise Hurried
 
+    def abandon(self) -> None:
+        """In a forked child: close its copies of the parts' pipes, by whose end they notice the launcher's."""
+        for running in self._living.values():
+            running.close()
+
     def kill(self) -> None:
         """End every living part at once."""
         for running in self._living.values():

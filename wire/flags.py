@@ -46,6 +46,32 @@ def from_flags(cls: type[Any], args: argparse.Namespace) -> Any:
     return cls(**{field.name: getattr(args, field.name) for field, _ in _flag_fields(cls)})
 
 
+def flag_names(cls: type[Any]) -> list[str]:
+    """The fields of `cls` that are flags."""
+    return [field.name for field, _ in _flag_fields(cls)]
+
+
+def checked_value(cls: type[Any], name: str, value: object) -> Any:
+    """Return `value` when its type and choice suit the flag `name` of `cls`; None suits those that have an "auto".
+
+    Raises:
+        ValueError: names the flag, what it takes and the given value.
+    """
+    field, kind = next((field, kind) for field, kind in _flag_fields(cls) if field.name == name)
+    flag_name = "--" + name.replace("_", "-")
+    if value is None and field.default is None:
+        return None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
+        raise ValueError(f"{flag_name} must be {wanted}, got {value!r}")
+    choices = field.metadata["choices"]
+    if choices is not None and value not in choices:
+        raise ValueError(f"{flag_name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
 def _shown(default: Any) -> str:
     match default:
         case None:

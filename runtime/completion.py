@@ -1,0 +1,34 @@
+"""What an engine gives back: a whole answer, or a piece of one that is being streamed. Only values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .generation import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A whole answer.
+
+    `cached_tokens` are those of the prompt that were not computed again. `logprobs` has one entry for each of
+    `token_ids` when the sampling parameters ask for them (`num_top_logprobs`), and is None otherwise.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: Literal["stop", "length"]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What has come since the last chunk; text may lag behind the token ids. The last one has the whole answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None = None

@@ -1,0 +1,38 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import axil
+from wire.sampling import SamplingParams
+
+ROOT = Path(axil.__file__).parent.parent
+
+
+def test_importing_axil_loads_nothing_that_an_engine_needs() -> None:
+    code = (
+        "import sys, axil; dir(axil)\n"
+        "print(sorted({'runtime', 'wire', 'numpy', 'zmq', 'aiohttp', 'tokenizers', 'msgspec'} & sys.modules.keys()))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "[]\n", result.stderr
+
+
+def test_an_engine_loads_no_torch_into_its_caller() -> None:
+    code = "import sys, axil; axil.Engine; print(sorted({'torch', 'transformers', 'aiohttp'} & sys.modules.keys()))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "[]\n", result.stderr
+
+
+def test_the_sampling_parameters_are_those_of_the_messages() -> None:
+    assert axil.SamplingParams is SamplingParams
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Enigne"):
+        _ = axil.Enigne
