@@ -16,6 +16,7 @@ from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
 from .errors import FatalError
 from .kv_pool import KVPool
+from .logit_rules import LogitRules
 from .models.decoder import Decoder
 from .rows import RowTable
 from .sampler import Sampled, sample
@@ -33,6 +34,7 @@ class Runner(Generic[Handle]):
         self._backend = backend
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
+        self._rules = LogitRules(vocabulary=model.config.vocabulary)
         self._next_step = 0
 
     @property
@@ -52,9 +54,11 @@ class Runner(Generic[Handle]):
         self._next_step += 1
         for row in plan.released:
             self._table.release(row)
+            self._rules.release(row)
         self._copy(plan)
         for admission in plan.admissions:
             self._table.admit(admission)
+            self._rules.admit(admission)
         for step in plan.rows:
             if step.row in self._table.sampling:
                 self._table.append_pages(step.row, step.page_ids)
@@ -66,6 +70,7 @@ class Runner(Generic[Handle]):
         sampled = self._sample(hidden_TD, batch, sampled_rows)
         self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
         self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
+        self._rules.note([step.row for _, step in sampled_rows], sampled.token_ids)
         return StepResult(
             step=plan.step,
             token_ids=sampled.token_ids.tobytes(),
@@ -94,5 +99,7 @@ class Runner(Generic[Handle]):
         indices = [b for b, _ in sampled_rows]
         last_tokens = torch.from_numpy(batch.qo_indptr[1:][indices].astype(np.int64) - 1)
         logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
-        params = [self._table.sampling[step.row] for _, step in sampled_rows]
-        return sample(logits_BV, params, batch.kv_lens[indices].astype(np.int64))
+        rows = [step.row for _, step in sampled_rows]
+        params = [self._table.sampling[row] for row in rows]
+        positions = batch.kv_lens[indices].astype(np.int64)
+        return sample(self._rules.applied(logits_BV, rows, positions), params, positions, raw_logits_BV=logits_BV)

@@ -33,8 +33,17 @@ class Sampled:
     broken: tuple[int, ...]
 
 
-def sample(logits_BV: Tensor, params: Sequence[SamplingParams], positions: NDArray[np.int64]) -> Sampled:
-    """Choose a token for every row of float32 logits; `positions` are where the tokens will stand."""
+def sample(
+    logits_BV: Tensor,
+    params: Sequence[SamplingParams],
+    positions: NDArray[np.int64],
+    *,
+    raw_logits_BV: Tensor | None = None,
+) -> Sampled:
+    """Choose a token for every row of float32 logits; `positions` are where the tokens will stand.
+
+    Logprobs are those of `raw_logits_BV`, the model's own, where `logits_BV` have been changed since.
+    """
     token_ids = logits_BV.argmax(dim=-1)
     is_usable = logits_BV.gather(1, token_ids[:, None]).squeeze(1).isfinite().numpy()
     drawn = [b for b, one in enumerate(params) if not one.is_greedy and is_usable[b]]
@@ -46,7 +55,7 @@ def sample(logits_BV: Tensor, params: Sequence[SamplingParams], positions: NDArr
     token_ids.masked_fill_(torch.from_numpy(~is_usable), 0)
     return Sampled(
         token_ids=token_ids.numpy().astype(np.int32),
-        logprobs=_logprobs(logits_BV, token_ids, params, is_usable),
+        logprobs=_logprobs(logits_BV if raw_logits_BV is None else raw_logits_BV, token_ids, params, is_usable),
         broken=tuple(np.flatnonzero(~is_usable).tolist()),
     )
 

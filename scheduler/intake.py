@@ -8,6 +8,7 @@ from radix.cache import Namespace
 from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong
 from wire.errors import Refused as RefusedError
+from wire.sampling import SamplingParams
 
 from .leave import end
 from .request import ClientId, Request
@@ -28,6 +29,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
                 " Try again later.",
             )
         max_new_tokens = _checked_lengths(state, token_ids, message.sampling.max_new_tokens)
+        _check_sampling_ids(state, message.sampling)
     except (RefusedError, Overloaded) as error:
         state.counters.refused_total += 1
         refused = messages.Refused(
@@ -81,6 +83,18 @@ def find(state: State, request_id: str) -> Request | None:
     """The open request of this id."""
     running = state.running.get(request_id)
     return running.request if running is not None else state.waiting.get(request_id)
+
+
+def _check_sampling_ids(state: State, sampling: SamplingParams) -> None:
+    """Token ids that the runner will look up in its logits; others (stop ids) merely never match."""
+    vocabulary = state.limits.vocabulary
+    for token_id, _ in sampling.logit_bias:
+        if token_id >= vocabulary:
+            raise RefusedError(
+                f"logit_bias holds {token_id}; this model's token ids are in [0, {vocabulary})."
+                " Tokenise with this model's tokenizer.",
+                field="logit_bias",
+            )
 
 
 def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | None) -> int:

@@ -158,20 +158,28 @@ def _enter(state: State, draft: _Draft, running: Running, *, now_s: float) -> No
     request, lease = running.request, running.lease
     del state.waiting[request.request_id]
     state.running[request.request_id] = running
-    admission = Admission(
-        row=running.row,
-        request_id=request.request_id,
-        sampling=request.sampling,
-        num_cached_tokens=lease.cached_tokens,
-        page_ids=ids_to_bytes(lease.page_ids),
-    )
-    draft.admissions.append((running, admission))
+    draft.admissions.append((running, _admission(running)))
     if request.reuse is None:
         _count_first_scheduling(state, running, now_s=now_s)
     computed = request.num_tokens - lease.cached_tokens
     for other in state.waiting.values():
         if other.arrival < request.arrival:
             other.overtaken_tokens += computed
+
+
+def _admission(running: Running) -> Admission:
+    """What the runner must know of the request; its ids only when sampling looks back at them."""
+    request, sampling = running.request, running.request.sampling
+    return Admission(
+        row=running.row,
+        request_id=request.request_id,
+        sampling=sampling,
+        num_cached_tokens=running.lease.cached_tokens,
+        page_ids=ids_to_bytes(running.lease.page_ids),
+        num_prompt_tokens=request.prompt_tokens,
+        prompt_ids=request.prompt_bytes if sampling.needs_prompt_ids else b"",
+        output_ids=ids_to_bytes(request.output_ids.tolist()) if sampling.needs_output_ids else b"",
+    )
 
 
 def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> None:

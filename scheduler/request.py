@@ -50,6 +50,11 @@ class Request:
         return self.buffer[: self.num_tokens]
 
     @property
+    def output_ids(self) -> TokenIds:
+        """Output known so far."""
+        return self.buffer[self.prompt_tokens : self.num_tokens]
+
+    @property
     def output_tokens(self) -> int:
         """Output tokens that have arrived."""
         return self.num_tokens - self.prompt_tokens

@@ -194,6 +194,8 @@ class Admission(Struct, frozen=True, kw_only=True):
     """A row begins: the first `num_cached_tokens` tokens of its pages hold valid KV.
 
     `sampling.seed` is set. Random numbers are keyed by (seed, position), so a resumed row continues its own stream.
+    The row's output begins behind `num_prompt_tokens`. `prompt_ids` and, for a resumed row, `output_ids` so far are
+    there when `sampling` needs them.
     """
 
     row: int
@@ -201,6 +203,9 @@ class Admission(Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     num_cached_tokens: int
     page_ids: bytes
+    num_prompt_tokens: int = 0
+    prompt_ids: bytes = b""
+    output_ids: bytes = b""
 
 
 class RowStep(Struct, frozen=True, kw_only=True):

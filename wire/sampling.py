@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wire.errors import Refused
 
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 32
+MAX_SAMPLES = 128
+MAX_LOGIT_BIAS = 100.0
+LARGEST_TOKEN_ID = 2**31 - 1
+
+_SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -18,8 +24,13 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     `top_k` None means all tokens. `seed` None means a random one, resolved before a request leaves the tokenizer
     process. `max_new_tokens` None means as many as fit, resolved by the scheduler. `num_top_logprobs` None means no
-    logprobs, 0 the sampled token's only. Order of filters: temperature, then top_k, top_p and min_p, all three on the
-    same softmax ("joint").
+    logprobs, 0 the sampled token's only.
+
+    The raw logits are changed in this order: `repetition_penalty` divides positive and multiplies negative logits of
+    ids in prompt or output; `frequency_penalty` times its count in the output and `presence_penalty` are subtracted
+    from each id of the output; `logit_bias` is added; ids of `stop_token_ids` are impossible before `min_new_tokens`.
+    Then temperature, then top_k, top_p and min_p, all three on the same softmax ("joint"). Logprobs are of the raw
+    logits.
     """
 
     max_new_tokens: int | None = None
@@ -27,6 +38,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -40,6 +56,25 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1
 
+    @property
+    def needs_prompt_ids(self) -> bool:
+        """Whether choosing a token needs to know the prompt's."""
+        return self.repetition_penalty != 1
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether choosing a token needs to know those chosen before it."""
+        return self.needs_prompt_ids or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+def with_seed_of_sample(params: SamplingParams, sample: int) -> SamplingParams:
+    """The parameters of one of several answers to a prompt: seeds are distinct, and the first one's is the given."""
+    if params.seed is None or sample == 0:
+        return params
+    # A bijection of 64 bits (an odd step) keeps them apart, far from the seeds that people count up by one.
+    seed = (params.seed + sample * _SEED_STEP) % 2**64
+    return replace(params, seed=seed - 2**64 if seed >= 2**63 else seed)
+
 
 def checked(params: SamplingParams) -> SamplingParams:
     """Return `params` unchanged.
@@ -52,6 +87,14 @@ def checked(params: SamplingParams) -> SamplingParams:
     _within("top_k", params.top_k, low=1)
     _within("top_p", params.top_p, low=0.0, high=1.0, is_low_open=True)
     _within("min_p", params.min_p, low=0.0, high=1.0)
+    _within("repetition_penalty", params.repetition_penalty, low=0.0, high=2.0, is_low_open=True)
+    _within("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0)
+    _within("presence_penalty", params.presence_penalty, low=-2.0, high=2.0)
+    for token_id, bias in params.logit_bias:
+        _within("logit_bias", token_id, low=0, high=LARGEST_TOKEN_ID)
+        _within("logit_bias", bias, low=-MAX_LOGIT_BIAS, high=MAX_LOGIT_BIAS)
+    limit = math.inf if params.max_new_tokens is None else params.max_new_tokens
+    _within("min_new_tokens", params.min_new_tokens, low=0, high=limit)
     _within("seed", params.seed, low=-(2**63), high=2**63 - 1)
     _within("logprobs", params.num_top_logprobs, low=0, high=MAX_TOP_LOGPROBS)
     if len(params.stop) > MAX_STOP_STRINGS:
@@ -62,7 +105,7 @@ def checked(params: SamplingParams) -> SamplingParams:
     if "" in params.stop:
         raise Refused("stop contains an empty string, which would stop at once. Remove it.", field="stop")
     for token_id in params.stop_token_ids:
-        _within("stop_token_ids", token_id, low=0, high=2**31 - 1)
+        _within("stop_token_ids", token_id, low=0, high=LARGEST_TOKEN_ID)
     return params
 
 

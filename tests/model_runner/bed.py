@@ -33,12 +33,16 @@ GREEDY = SamplingParams(temperature=0.0, num_top_logprobs=0, seed=0)
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one row starts from; `pages` hold KV of the first `num_cached_tokens` tokens."""
+    """What one row starts from; `pages` hold KV of the first `num_cached_tokens` tokens.
+
+    The last `num_output_tokens` are the output of a row that resumes.
+    """
 
     token_ids: Sequence[int]
     params: SamplingParams = GREEDY
     pages: tuple[int, ...] = ()
     num_cached_tokens: int = 0
+    num_output_tokens: int = 0
 
 
 @dataclass
@@ -97,13 +101,18 @@ class Bed:
             num_pages = -(-(len(prompt.token_ids) + num_tokens) // self.page_tokens) - len(prompt.pages)
             pages = (*prompt.pages, *(self.free_pages.pop() for _ in range(num_pages)))
             outputs.append(Output(pages=pages))
+            num_prompt = len(prompt.token_ids) - prompt.num_output_tokens
+            params = prompt.params
             admissions.append(
                 Admission(
                     row=row,
                     request_id=str(row),
-                    sampling=prompt.params,
+                    sampling=params,
                     num_cached_tokens=prompt.num_cached_tokens,
                     page_ids=ids_to_bytes(pages),
+                    num_prompt_tokens=num_prompt,
+                    prompt_ids=ids_to_bytes(prompt.token_ids[:num_prompt]) if params.needs_prompt_ids else b"",
+                    output_ids=ids_to_bytes(prompt.token_ids[num_prompt:]) if params.needs_output_ids else b"",
                 )
             )
         self.execute(StepPlan(step=0, admissions=tuple(admissions)))

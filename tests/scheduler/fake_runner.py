@@ -2,7 +2,8 @@
 
 It keeps, for every slot of every page, the token whose KV stands there, and reads a row's context back through its page
 table. So a page that was shared, copied or given out wrongly shows up as a wrong context. The next token is a pure
-function of the context: whatever was cached, chunked or batched, a request's output must be `expected_output`.
+function of the context: whatever was cached, chunked or batched, a request's output must be `expected_output`. A row
+with penalties must know exactly the ids of its context, however often it was retracted.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Row:
     pages: list[int]
     length: int
     last_token: int | None = None
+    prompt_ids: list[int] | None = None
+    output_ids: list[int] | None = None
+    num_prompt_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -60,7 +64,17 @@ class FakeRunner:
         self.slots[[copy.destination for copy in plan.copies]] = self.slots[[copy.source for copy in plan.copies]]
         for admission in plan.admissions:
             assert admission.row not in self.rows, f"row {admission.row} is taken"
-            self.rows[admission.row] = Row(bytes_to_ids(admission.page_ids), admission.num_cached_tokens)
+            row = Row(bytes_to_ids(admission.page_ids), admission.num_cached_tokens)
+            row.num_prompt_tokens = admission.num_prompt_tokens
+            if admission.sampling.needs_prompt_ids:
+                row.prompt_ids = bytes_to_ids(admission.prompt_ids)
+            else:
+                assert not admission.prompt_ids
+            if admission.sampling.needs_output_ids:
+                row.output_ids = bytes_to_ids(admission.output_ids)
+            else:
+                assert not admission.output_ids
+            self.rows[admission.row] = row
         sampled: list[int] = []
         broken: list[BrokenRow] = []
         scheduled = [step.row for step in plan.rows]
@@ -89,6 +103,10 @@ class FakeRunner:
                     broken.append(BrokenRow(row=step.row, message="no finite logits"))
                 context = self.context(step.row)
                 assert GARBAGE not in context, "a row reads KV that nobody wrote"
+                if row.output_ids is not None:
+                    assert row.prompt_ids in (None, context[: row.num_prompt_tokens])
+                    assert row.output_ids == context[row.num_prompt_tokens :], "the row lost or repeated an output id"
+                    row.output_ids.append(next_token(context))
                 row.last_token = next_token(context)
                 sampled.append(row.last_token)
         return StepResult(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
@@ -38,8 +39,11 @@ class Harness:
         max_new_tokens: int | None = 4,
         stop_token_ids: tuple[int, ...] = (),
         salt: str = "",
+        **more: Any,  # noqa: ANN401 - sampling parameters of any type
     ) -> None:
-        sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids)
+        sampling = SamplingParams(
+            max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids, **more
+        )
         message = messages.Submit(request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt)
         self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
 

@@ -51,6 +51,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens=st.integers(0, 30),
         stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
         salt=st.sampled_from(["", "other"]),
+        penalty=st.sampled_from([1.0, 1.5]),
     )
     def submit(
         self,
@@ -60,11 +61,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens: int,
         stop: list[int],
         salt: str,
+        penalty: float,
     ) -> None:
         prompt = prefix[:prefix_tokens] + suffix
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
-        self.harness.submit(request_id, prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop), salt=salt)
+        self.harness.submit(
+            request_id,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            stop_token_ids=tuple(stop),
+            salt=salt,
+            repetition_penalty=penalty,
+        )
         self.wanted[request_id] = expected_output(prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop))
 
     @rule(data=st.data(), is_finish=st.booleans())
