@@ -6,12 +6,12 @@ Knows nothing of HTTP or of any API's shapes.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wire.errors import Broken
 from wire.messages import Done, Reuse, Tokens, bytes_to_ids, unpack_logprobs
-from wire.sampling import SamplingParams
+from wire.sampling import SamplingParams, with_seed_of_sample
 
 from .client import SchedulerClient
 from .metrics import RequestMetrics
@@ -51,12 +51,25 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What to generate from, ready to be submitted."""
+    """What to generate from, ready to be submitted. `sample` counts several answers to the same prompt."""
 
     token_ids: list[int]
     sampling: SamplingParams
     request_id: str
     salt: str = ""
+    sample: int = 0
+
+    def samples(self, n: int) -> list[Prompt]:
+        """This prompt `n` times, for as many answers: each has its own id and, where one was given, its own seed.
+
+        The first keeps the given seed, so that more answers don't change it.
+        """
+        if n == 1:
+            return [self]
+        return [
+            replace(self, request_id=f"{self.request_id}_{i}", sampling=with_seed_of_sample(self.sampling, i), sample=i)
+            for i in range(n)
+        ]
 
 
 class Generation:

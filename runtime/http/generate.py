@@ -16,7 +16,7 @@ from wire.errors import Refused
 from .errors import json_response
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import checked_rid, read_salt, read_sampling
+from .sampling import OwnNames, checked_rid, read_num_samples, read_salt, read_sampling
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 128
@@ -118,7 +118,7 @@ class _Answer:
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """Answer one prompt or a list of them."""
+    """Answer one prompt or a list of them; several answers to one prompt stand side by side."""
     front = request.app[FRONT]
     times = front.generator.arrival()
     front.generator.client.check_accepting()
@@ -126,6 +126,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     fields.refuse(_UNSUPPORTED)
     token_ids, is_batch = await _read_prompts(front, fields)
     prompts = _read_items(front, fields, token_ids, is_batch=is_batch)
+    is_batch = is_batch or len(prompts) > 1
     wish = _Wish(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
         with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
@@ -181,7 +182,7 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
     salt = read_salt(fields)
-    prompts = []
+    prompts: list[Prompt] = []
     for i in range(num_items):
         if with_logprobs[i] and starts[i] not in (None, -1):
             raise Refused(
@@ -190,15 +191,18 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
                 field="logprob_start_len",
             )
         own = sampling_fields[i]
-        wanted, seed = own.integer("max_new_tokens"), own.integer("sampling_seed")
-        sampling = read_sampling(
-            own,
+        wanted = own.integer("max_new_tokens")
+        names = OwnNames(
             max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
-            seed=seed,
+            min_new_tokens=own.integer("min_new_tokens"),
+            seed=own.integer("sampling_seed"),
             num_top_logprobs=(top_logprobs[i] or 0) if with_logprobs[i] else None,
         )
+        sampling = read_sampling(own, names)
+        num_samples = read_num_samples(own)
         front.warn_unknown(own)
-        prompts.append(Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt))
+        prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt)
+        prompts += prompt.samples(num_samples)
     return prompts
 
 

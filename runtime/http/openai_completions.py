@@ -15,7 +15,7 @@ from .errors import json_response
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
 from .openai import Answering, check_model, finish, read_answering, read_openai_sampling
-from .sampling import read_salt
+from .sampling import read_num_samples, read_salt
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
@@ -25,7 +25,7 @@ _UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprob
 
 @dataclass(slots=True)
 class _Choice:
-    """One prompt's answer so far, and where its next token's text begins."""
+    """One answer so far, and where its next token's text begins."""
 
     index: int
     tokenizer: Tokenizer
@@ -111,15 +111,12 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
     )
     salt = read_salt(fields)
     token_ids = await _read_token_ids(front, fields)
-    return [
-        Prompt(
-            token_ids=each,
-            sampling=sampling,
-            request_id=answering.id if len(token_ids) == 1 else f"{answering.id}_{i}",
-            salt=salt,
-        )
-        for i, each in enumerate(token_ids)
-    ]
+    num_samples = read_num_samples(fields)
+    prompts: list[Prompt] = []
+    for i, each in enumerate(token_ids):
+        request_id = answering.id if len(token_ids) == 1 else f"{answering.id}_{i}"
+        prompts += Prompt(token_ids=each, sampling=sampling, request_id=request_id, salt=salt).samples(num_samples)
+    return prompts
 
 
 async def _read_token_ids(front: Front, fields: Fields) -> list[list[int]]:

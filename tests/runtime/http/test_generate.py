@@ -231,3 +231,29 @@ async def test_special_tokens_in_a_prompt_are_recognised(server: Server, http: a
     submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
     assert isinstance(submit, Submit)
     assert submitted_ids(submit) == [BOS, 97]
+
+
+async def test_penalties_and_bias_reach_the_scheduler(server: Server, http: aiohttp.ClientSession) -> None:
+    wish = {"frequency_penalty": 0.5, "presence_penalty": 1, "repetition_penalty": 1.1, "min_new_tokens": 3}
+    await _generate(http, text="x", sampling_params={**wish, "logit_bias": {"65": 1}})
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert {name: getattr(submit.sampling, name) for name in wish} == wish
+    assert submit.sampling.logit_bias == ((65, 1.0),)
+
+
+@pytest.mark.parametrize("text", ["ab", ["ab", "xyz"]])
+async def test_several_answers_are_grouped_by_prompt(
+    server: Server, http: aiohttp.ClientSession, text: str | list[str]
+) -> None:
+    server.scheduler.script = lambda submit: Script(submitted_ids(submit))
+    answers = await _generate(http, text=text, rid="r", sampling_params={"n": 2, "sampling_seed": -1})
+    texts = [text, text] if isinstance(text, str) else ["ab", "ab", "xyz", "xyz"]
+    assert [answer["text"] for answer in answers] == texts
+    ids = [answer["meta_info"]["id"] for answer in answers]
+    assert ids == (["r_0", "r_1"] if isinstance(text, str) else ["r_0_0", "r_0_1", "r_1_0", "r_1_1"])
+    seeds = [message.sampling.seed for message in server.scheduler.received if isinstance(message, Submit)]
+    assert seeds[0] == -1
+    assert len(set(seeds[:2])) == 2
+    frames = await _stream(http, text=text, sampling_params={"n": 2})
+    assert [{f["index"]: f["text"] for f in frames}[i] for i in range(len(texts))] == texts
