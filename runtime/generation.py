@@ -18,6 +18,7 @@ from .metrics import RequestMetrics
 from .open_request import OpenRequest
 from .text.detokenizer import detokenizer
 from .text.stop import StopStrings
+from .text.stop_regex import StopPatterns
 from .text.tokenizer import Tokenizer
 
 
@@ -32,7 +33,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why an answer ended; `matched` is the stop string or the token id that stopped it."""
+    """Why an answer ended; `matched` is the stop string, the pattern or the token id that stopped it."""
 
     reason: Literal["stop", "length", "cancelled"]
     matched: int | str | None = None
@@ -88,6 +89,7 @@ class Generation:
         self._open = open_request
         self._detokenizer = detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
         self._stop = StopStrings(sampling.stop, is_kept=sampling.no_stop_trim) if sampling.stop else None
+        self._patterns = StopPatterns(sampling.stop_regex) if sampling.stop_regex else None
         self._hidden_ids = frozenset() if sampling.no_stop_trim else frozenset(sampling.stop_token_ids)
         self._end: End | None = None
 
@@ -154,12 +156,19 @@ class Generation:
         self._end = End(message.reason, message.matched_token_id, message.message)
 
     def _show(self, text: str, pieces: list[str]) -> None:
+        if text and self._patterns is not None:
+            text = self._patterns.push(text)
         if not text or self._stop is None:
             pieces.append(text)
-            return
-        pieces.append(self._stop.push(text))
-        if self._stop.matched is not None:
-            self._end = End("stop", self._stop.matched)
+        else:
+            pieces.append(self._stop.push(text))
+            if self._stop.matched is not None:
+                self._end = End("stop", self._stop.matched)
+                return
+        if self._patterns is not None and self._patterns.matched is not None:
+            if self._stop is not None:
+                pieces.append(self._stop.flush())
+            self._end = End("stop", self._patterns.matched)
 
 
 class Times:

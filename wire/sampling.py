@@ -12,6 +12,7 @@ from wire.errors import Refused
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 32
+MAX_STOP_REGEX_CHARACTERS = 256
 MAX_SAMPLES = 128
 MAX_LOGIT_BIAS = 100.0
 LARGEST_TOKEN_ID = 2**31 - 1
@@ -46,6 +47,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -104,6 +106,18 @@ def checked(params: SamplingParams) -> SamplingParams:
         )
     if "" in params.stop:
         raise Refused("stop contains an empty string, which would stop at once. Remove it.", field="stop")
+    if len(params.stop_regex) > MAX_STOP_STRINGS:
+        raise Refused(
+            f"stop_regex has {len(params.stop_regex)} patterns; at most {MAX_STOP_STRINGS} are allowed. Send fewer.",
+            field="stop_regex",
+        )
+    for pattern in params.stop_regex:
+        if len(pattern) > MAX_STOP_REGEX_CHARACTERS:
+            raise Refused(
+                f"a pattern of stop_regex has {len(pattern):,} characters; at most {MAX_STOP_REGEX_CHARACTERS} are"
+                " allowed. Shorten it.",
+                field="stop_regex",
+            )
     for token_id in params.stop_token_ids:
         _within("stop_token_ids", token_id, low=0, high=LARGEST_TOKEN_ID)
     return params

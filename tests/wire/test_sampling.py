@@ -35,6 +35,7 @@ from wire.sampling import MAX_SAMPLES, SamplingParams, checked, with_seed_of_sam
         {"num_top_logprobs": 20},
         {"stop": ("a",) * 32},
         {"stop_token_ids": (0, 2**31 - 1)},
+        {"stop_regex": ("a" * 256,) * 32},
     ],
 )
 def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
@@ -68,6 +69,8 @@ def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
         ({"num_top_logprobs": -1}, "logprobs", ("-1",)),
         ({"stop": ("a",) * 33}, "stop", ("33", "32")),
         ({"stop": ("a", "")}, "stop", ("empty",)),
+        ({"stop_regex": ("a",) * 33}, "stop_regex", ("33", "32")),
+        ({"stop_regex": ("a" * 257,)}, "stop_regex", ("257", "256")),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids", ("-1",)),
         ({"stop_token_ids": (2**31,)}, "stop_token_ids", (str(2**31),)),
     ],

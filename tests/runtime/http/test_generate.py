@@ -257,3 +257,16 @@ async def test_several_answers_are_grouped_by_prompt(
     assert len(set(seeds[:2])) == 2
     frames = await _stream(http, text=text, sampling_params={"n": 2})
     assert [{f["index"]: f["text"] for f in frames}[i] for i in range(len(texts))] == texts
+
+
+async def test_a_pattern_ends_the_answer_behind_what_matched(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("one 123 two 45"), per_frame=20, is_held=True)
+    wish = {"stop_regex": ["[0-9]+ t", "zzz"], "stop": ["two", "45"]}
+    answer = await _generate(http, text="x", rid="s", sampling_params=wish)
+    assert answer["text"] == "one 123 t"
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": "[0-9]+ t"}
+    finish = await server.scheduler.received_where(lambda message: isinstance(message, Finish))
+    assert finish == Finish(request_id="s", kept_tokens=9)
+    earlier = await _generate(http, text="x", sampling_params={"stop_regex": "t.o", "stop": ["3"]})
+    assert earlier["text"] == "one 12"
+    assert earlier["meta_info"]["finish_reason"]["matched"] == "3"
