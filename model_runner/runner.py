@@ -17,6 +17,7 @@ from .batch import BatchPlan, build_batch
 from .errors import FatalError
 from .kv_pool import KVPool
 from .logit_rules import LogitRules
+from .logprobs import PromptScorer
 from .models.decoder import Decoder
 from .rows import RowTable
 from .sampler import Sampled, sample
@@ -35,6 +36,7 @@ class Runner(Generic[Handle]):
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
         self._rules = LogitRules(vocabulary=model.config.vocabulary)
+        self._scorer = PromptScorer()
         self._next_step = 0
 
     @property
@@ -55,10 +57,12 @@ class Runner(Generic[Handle]):
         for row in plan.released:
             self._table.release(row)
             self._rules.release(row)
+            self._scorer.release(row)
         self._copy(plan)
         for admission in plan.admissions:
             self._table.admit(admission)
             self._rules.admit(admission)
+            self._scorer.admit(admission)
         for step in plan.rows:
             if step.row in self._table.sampling:
                 self._table.append_pages(step.row, step.page_ids)
@@ -68,6 +72,8 @@ class Runner(Generic[Handle]):
         hidden_TD = self.forward(batch)
         sampled_rows = [(b, step) for b, step in enumerate(plan.rows) if step.is_sampled]
         sampled = self._sample(hidden_TD, batch, sampled_rows)
+        prompt_logprobs, broken_rows = self._scorer.score(plan.rows, batch, hidden_TD, self._model.logits)
+        broken_rows += tuple(sampled_rows[i][1].row for i in sampled.broken)
         self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
         self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
         self._rules.note([step.row for _, step in sampled_rows], sampled.token_ids)
@@ -75,7 +81,8 @@ class Runner(Generic[Handle]):
             step=plan.step,
             token_ids=sampled.token_ids.tobytes(),
             logprobs=sampled.logprobs,
-            broken=tuple(BrokenRow(row=sampled_rows[i][1].row, message=NO_LOGITS) for i in sampled.broken),
+            prompt_logprobs=prompt_logprobs,
+            broken=tuple(BrokenRow(row=row, message=NO_LOGITS) for row in dict.fromkeys(broken_rows)),
         )
 
     @torch.inference_mode()

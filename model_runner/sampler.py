@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import pack_logprobs
 from wire.sampling import SamplingParams
+
+from .logprobs import pack_rows
 
 NUM_CANDIDATES = 256
 """Candidates looked at before a whole row is sorted."""
@@ -142,13 +143,7 @@ def _logprobs(
     entries = [b""] * len(params)
     if not asked:
         return tuple(entries)
-    logits = logits_BV[asked]
-    log_mass = logits.logsumexp(dim=-1, keepdim=True)
-    own = (logits.gather(1, token_ids[asked, None]) - log_mass).squeeze(1).tolist()
-    num_top = max(params[b].num_top_logprobs or 0 for b in asked)
-    top = logits.topk(min(num_top, logits.shape[1]), dim=-1)
-    top_ids, top_logprobs = top.indices.tolist(), (top.values - log_mass).tolist()
-    for i, b in enumerate(asked):
-        n = params[b].num_top_logprobs or 0
-        entries[b] = pack_logprobs(own[i], zip(top_ids[i][:n], top_logprobs[i][:n], strict=True))
+    packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked])
+    for b, entry in zip(asked, packed, strict=True):
+        entries[b] = entry
     return tuple(entries)

@@ -24,11 +24,15 @@ from .text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One output token with its logprob and the most likely ones in its place."""
+    """One token with its logprob, the most likely ones in its place and the ids that were asked for.
+
+    The first token of a prompt has no logprob.
+    """
 
     token_id: int
-    logprob: float
+    logprob: float | None
     top: list[tuple[int, float]]
+    chosen: list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,15 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What has come since the last one; the last has `end`. Text may lag behind the token ids."""
+    """What has come since the last one; the last has `end`. Text may lag behind the token ids.
+
+    `prompt_logprobs` of all deltas together are those of the prompt from `prompt_logprobs_from` on.
+    """
 
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob]
     end: End | None
 
 
@@ -91,6 +99,8 @@ class Generation:
         self._stop = StopStrings(sampling.stop, is_kept=sampling.no_stop_trim) if sampling.stop else None
         self._patterns = StopPatterns(sampling.stop_regex) if sampling.stop_regex else None
         self._hidden_ids = frozenset() if sampling.no_stop_trim else frozenset(sampling.stop_token_ids)
+        self._prompt_ids = iter(prompt.token_ids[sampling.prompt_logprobs_from or 0 :])
+        self._is_first_due = sampling.prompt_logprobs_from == 0
         self._end: End | None = None
 
     def __enter__(self) -> Generation:
@@ -116,12 +126,14 @@ class Generation:
     def _taken(self, messages: list[Tokens | Done]) -> Delta:
         pieces: list[str] = []
         logprobs: list[TokenLogprob] = []
+        prompt_logprobs = self._first_prompt_logprob()
         num_before = len(self.output_ids)
         for message in messages:
             self.reuse = self.reuse or message.reuse
             if isinstance(message, Done):
                 self._take_done(message, pieces)
                 break
+            prompt_logprobs += [self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs]
             self._take_tokens(message, pieces, logprobs)
             if self._end is not None:
                 break
@@ -130,13 +142,31 @@ class Generation:
             self.times.note_tokens(len(token_ids))
         if self._end is not None:
             self.times.note_end()
-        return Delta(text="".join(pieces), token_ids=token_ids, logprobs=logprobs, end=self._end)
+        return Delta(
+            text="".join(pieces),
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            end=self._end,
+        )
+
+    def _first_prompt_logprob(self) -> list[TokenLogprob]:
+        """The entry of the prompt's first token, once: nothing predicts it, so nobody sends it."""
+        if not self._is_first_due:
+            return []
+        self._is_first_due = False
+        return [TokenLogprob(next(self._prompt_ids), None, [], [])]
+
+    def _logprob(self, token_id: int, entry: bytes) -> TokenLogprob:
+        logprob, pairs = unpack_logprobs(entry)
+        num_top = len(pairs) - len(self.prompt.sampling.logprob_ids)
+        return TokenLogprob(token_id, logprob, pairs[:num_top], pairs[num_top:])
 
     def _take_tokens(self, message: Tokens, pieces: list[str], logprobs: list[TokenLogprob]) -> None:
         for i, token_id in enumerate(bytes_to_ids(message.token_ids)):
             self.output_ids.append(token_id)
             if message.logprobs:
-                logprobs.append(TokenLogprob(token_id, *unpack_logprobs(message.logprobs[i])))
+                logprobs.append(self._logprob(token_id, message.logprobs[i]))
             if token_id in self._hidden_ids:
                 continue
             self._show(self._detokenizer.push(token_id), pieces)

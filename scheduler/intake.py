@@ -55,6 +55,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         arrived_s=now_s,
         num_tokens=len(token_ids),
         prompt_bytes=message.token_ids,
+        next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )
     return []
 
@@ -85,15 +86,25 @@ def find(state: State, request_id: str) -> Request | None:
     return running.request if running is not None else state.waiting.get(request_id)
 
 
+def _first_logprob(sampling: SamplingParams, prompt_tokens: int) -> int | None:
+    """The first prompt token to tell a logprob of: the very first has none, since nothing comes before it."""
+    if sampling.prompt_logprobs_from is None:
+        return None
+    first = max(sampling.prompt_logprobs_from, 1)
+    return first if first < prompt_tokens else None
+
+
 def _check_sampling_ids(state: State, sampling: SamplingParams) -> None:
     """Token ids that the runner will look up in its logits; others (stop ids) merely never match."""
     vocabulary = state.limits.vocabulary
-    for token_id, _ in sampling.logit_bias:
-        if token_id >= vocabulary:
+    biased_ids = [token_id for token_id, _ in sampling.logit_bias]
+    for field, token_ids in (("logit_bias", biased_ids), ("token_ids_logprob", sampling.logprob_ids)):
+        highest = max(token_ids, default=0)
+        if highest >= vocabulary:
             raise RefusedError(
-                f"logit_bias holds {token_id}; this model's token ids are in [0, {vocabulary})."
+                f"{field} holds {highest}; this model's token ids are in [0, {vocabulary})."
                 " Tokenise with this model's tokenizer.",
-                field="logit_bias",
+                field=field,
             )
 
 

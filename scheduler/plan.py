@@ -116,7 +116,7 @@ def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
 def _lease(state: State, request: Request) -> Running | None:
     """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had."""
     known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=known - 1)
+    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
     if state.running:
         needed = _expected_pages(state, request) - len(lease.page_ids) + _promised_pages(state)
     else:
@@ -178,6 +178,7 @@ def _admission(running: Running) -> Admission:
         page_ids=ids_to_bytes(running.lease.page_ids),
         num_prompt_tokens=request.prompt_tokens,
         prompt_ids=request.prompt_bytes if sampling.needs_prompt_ids else b"",
+        first_logprob=request.next_logprob,
         output_ids=ids_to_bytes(request.output_ids.tolist()) if sampling.needs_output_ids else b"",
     )
 
@@ -193,6 +194,9 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
     counters.prompt_tokens_total += request.prompt_tokens
     counters.cached_tokens_total += lease.cached_tokens
     counters.copied_tokens_total += lease.copied_tokens
+    if request.next_logprob is not None:
+        found = state.cache.match(request.namespace, request.token_ids[:-1])
+        counters.bypassed_tokens_total += max(0, found - lease.cached_tokens)
     counters.worst_displacement_tokens = max(counters.worst_displacement_tokens, request.overtaken_tokens)
     counters.worst_wait_s = max(counters.worst_wait_s, now_s - request.arrived_s)
 

@@ -11,6 +11,7 @@ from wire.errors import Refused
 
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
+MAX_LOGPROB_IDS = 1024
 MAX_STOP_STRINGS = 32
 MAX_STOP_REGEX_CHARACTERS = 256
 MAX_SAMPLES = 128
@@ -25,7 +26,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     `top_k` None means all tokens. `seed` None means a random one, resolved before a request leaves the tokenizer
     process. `max_new_tokens` None means as many as fit, resolved by the scheduler. `num_top_logprobs` None means no
-    logprobs, 0 the sampled token's only.
+    logprobs, 0 the sampled token's only; with logprobs, those of `logprob_ids` are told as well, and those of the
+    prompt's tokens from `prompt_logprobs_from` on (None: of none).
 
     The raw logits are changed in this order: `repetition_penalty` divides positive and multiplies negative logits of
     ids in prompt or output; `frequency_penalty` times its count in the output and `presence_penalty` are subtracted
@@ -52,6 +54,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     num_top_logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
+    prompt_logprobs_from: int | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -60,13 +64,13 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_prompt_ids(self) -> bool:
-        """Whether choosing a token needs to know the prompt's."""
-        return self.repetition_penalty != 1
+        """Whether a token's choice or logprobs need to know the prompt's."""
+        return self.repetition_penalty != 1 or self.prompt_logprobs_from is not None
 
     @property
     def needs_output_ids(self) -> bool:
         """Whether choosing a token needs to know those chosen before it."""
-        return self.needs_prompt_ids or self.frequency_penalty != 0 or self.presence_penalty != 0
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
 
 def with_seed_of_sample(params: SamplingParams, sample: int) -> SamplingParams:
@@ -99,6 +103,15 @@ def checked(params: SamplingParams) -> SamplingParams:
     _within("min_new_tokens", params.min_new_tokens, low=0, high=limit)
     _within("seed", params.seed, low=-(2**63), high=2**63 - 1)
     _within("logprobs", params.num_top_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+    _within("logprob_start_len", params.prompt_logprobs_from, low=0)
+    for token_id in params.logprob_ids:
+        _within("token_ids_logprob", token_id, low=0, high=LARGEST_TOKEN_ID)
+    if len(params.logprob_ids) > MAX_LOGPROB_IDS:
+        raise Refused(
+            f"token_ids_logprob has {len(params.logprob_ids):,} ids; at most {MAX_LOGPROB_IDS:,} are allowed."
+            " Send fewer.",
+            field="token_ids_logprob",
+        )
     if len(params.stop) > MAX_STOP_STRINGS:
         raise Refused(
             f"stop has {len(params.stop)} strings; at most {MAX_STOP_STRINGS} are allowed. Send fewer.",

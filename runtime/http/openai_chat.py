@@ -184,7 +184,7 @@ def _part(part: Fields) -> str:
 
 
 def _logprobs(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, object]:
-    def entry(token_id: int, logprob: float) -> dict[str, object]:
+    def entry(token_id: int, logprob: float | None) -> dict[str, object]:
         value = tokenizer.token_bytes(token_id)
         return {"token": value.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(value)}
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
 from runtime.text.tokenizer import Tokenizer
@@ -25,13 +26,13 @@ _UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprob
 
 @dataclass(slots=True)
 class _Choice:
-    """One answer so far, and where its next token's text begins."""
+    """One answer so far, and where the text of its next token (with logprobs, the prompt's too) begins."""
 
     index: int
     tokenizer: Tokenizer
     with_logprobs: bool
     prompt_text: str
-    offset: int
+    offset: int = 0
     is_begun: bool = False
 
     def body(self, delta: Delta) -> dict[str, object]:
@@ -41,7 +42,7 @@ class _Choice:
         return {
             "index": self.index,
             "text": text,
-            "logprobs": self._logprobs(delta.logprobs) if self.with_logprobs else None,
+            "logprobs": self._logprobs([*delta.prompt_logprobs, *delta.logprobs]) if self.with_logprobs else None,
             **finish(delta.end),
         }
 
@@ -58,7 +59,9 @@ class _Choice:
             "text_offset": offsets,
         }
 
-    def _top(self, token: TokenLogprob, text: str) -> dict[str, float]:
+    def _top(self, token: TokenLogprob, text: str) -> dict[str, float] | None:
+        if token.logprob is None:
+            return None
         top = {self.tokenizer.token_text(token_id): logprob for token_id, logprob in token.top}
         return top | {text: token.logprob}
 
@@ -75,13 +78,11 @@ async def completions(request: web.Request) -> web.StreamResponse:
     prompts = await _read_prompts(front, fields, answering)
     is_echoed = fields.boolean("echo", False)
     with_logprobs = prompts[0].sampling.num_top_logprobs is not None
-    if is_echoed and with_logprobs:
-        raise Refused("echo with logprobs is not supported yet. Leave one of them out.", field="echo")
     front.warn_unknown(fields)
     choices = []
     for i, prompt in enumerate(prompts):
         text = front.generator.tokenizer.decode(prompt.token_ids, skip_special_tokens=True) if is_echoed else ""
-        choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text, len(text)))
+        choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text))
     async with front.generator.start_all(prompts, times) as generations:
         if answering.is_stream:
             return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
@@ -96,7 +97,7 @@ async def _frames(
     answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]
 ) -> AsyncGenerator[dict[str, object], None]:
     async for i, delta in merged(generations):
-        if delta.text or delta.logprobs or delta.end is not None or not choices[i].is_begun:
+        if delta.text or delta.logprobs or delta.prompt_logprobs or delta.end is not None or not choices[i].is_begun:
             yield answering.chunk([choices[i].body(delta)], [generations[i]])
     if answering.with_usage:
         yield answering.usage_chunk(generations)
@@ -109,6 +110,8 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
         max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
         num_top_logprobs=fields.integer("logprobs"),
     )
+    if fields.boolean("echo", False) and sampling.num_top_logprobs is not None:
+        sampling = replace(sampling, prompt_logprobs_from=0)
     salt = read_salt(fields)
     token_ids = await _read_token_ids(front, fields)
     num_samples = read_num_samples(fields)
@@ -141,5 +144,6 @@ def _joined(deltas: Sequence[Delta]) -> Delta:
         text="".join(delta.text for delta in deltas),
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
         logprobs=[token for delta in deltas for token in delta.logprobs],
+        prompt_logprobs=[token for delta in deltas for token in delta.prompt_logprobs],
         end=deltas[-1].end,
     )

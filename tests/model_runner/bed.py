@@ -52,6 +52,7 @@ class Output:
     pages: tuple[int, ...]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[bytes] = field(default_factory=list)
     broken: bool = False
 
     def first(self, num_tokens: int) -> Output:
@@ -103,6 +104,7 @@ class Bed:
             outputs.append(Output(pages=pages))
             num_prompt = len(prompt.token_ids) - prompt.num_output_tokens
             params = prompt.params
+            scored_from = params.prompt_logprobs_from
             admissions.append(
                 Admission(
                     row=row,
@@ -111,6 +113,7 @@ class Bed:
                     num_cached_tokens=prompt.num_cached_tokens,
                     page_ids=ids_to_bytes(pages),
                     num_prompt_tokens=num_prompt,
+                    first_logprob=None if scored_from is None else max(1, scored_from),
                     prompt_ids=ids_to_bytes(prompt.token_ids[:num_prompt]) if params.needs_prompt_ids else b"",
                     output_ids=ids_to_bytes(prompt.token_ids[num_prompt:]) if params.needs_output_ids else b"",
                 )
@@ -137,6 +140,8 @@ class Bed:
     def _take(self, result: StepResult, steps: Sequence[RowStep], outputs: Sequence[Output]) -> None:
         rows = [step.row for step in steps if step.is_sampled]
         broken = {one.row for one in result.broken}
+        for scored in result.prompt_logprobs:
+            outputs[scored.row].prompt_logprobs += scored.entries
         for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), result.logprobs, strict=True):
             outputs[row].token_ids.append(token_id)
             outputs[row].broken |= row in broken

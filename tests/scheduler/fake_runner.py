@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wire.messages import BrokenRow, StepPlan, StepResult, bytes_to_ids, ids_to_bytes
+from wire.messages import (
+    BrokenRow,
+    PromptLogprobs,
+    StepPlan,
+    StepResult,
+    bytes_to_ids,
+    ids_to_bytes,
+    pack_logprobs,
+)
 
 VOCABULARY = 50
 GARBAGE = -1
@@ -39,6 +47,7 @@ class Row:
     prompt_ids: list[int] | None = None
     output_ids: list[int] | None = None
     num_prompt_tokens: int = 0
+    first_logprob: int | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +75,7 @@ class FakeRunner:
             assert admission.row not in self.rows, f"row {admission.row} is taken"
             row = Row(bytes_to_ids(admission.page_ids), admission.num_cached_tokens)
             row.num_prompt_tokens = admission.num_prompt_tokens
+            row.first_logprob = admission.first_logprob
             if admission.sampling.needs_prompt_ids:
                 row.prompt_ids = bytes_to_ids(admission.prompt_ids)
             else:
@@ -77,6 +87,7 @@ class FakeRunner:
             self.rows[admission.row] = row
         sampled: list[int] = []
         broken: list[BrokenRow] = []
+        scored: list[PromptLogprobs] = []
         scheduled = [step.row for step in plan.rows]
         assert len(set(scheduled)) == len(scheduled), "a row was scheduled twice in one step"
         num_tokens = 0
@@ -93,6 +104,7 @@ class FakeRunner:
                 self.prefilled_tokens += len(token_ids)
             assert len(token_ids) == step.num_new_tokens
             num_tokens += len(token_ids)
+            scored += self._scored(step.row, row, len(token_ids))
             for token in token_ids:
                 page, slot = divmod(row.length, self.page_tokens)
                 assert page < len(row.pages), "no page for a token"
@@ -113,9 +125,19 @@ class FakeRunner:
             step=plan.step,
             token_ids=ids_to_bytes(sampled),
             logprobs=tuple(b"" for _ in sampled),
+            prompt_logprobs=tuple(scored),
             broken=tuple(broken),
             elapsed_s=0.01 + num_tokens * self.seconds_per_token,
         )
+
+    def _scored(self, index: int, row: Row, num_new_tokens: int) -> list[PromptLogprobs]:
+        """Position as logprob, so that a missing or repeated one is seen."""
+        if row.first_logprob is None:
+            return []
+        first = max(row.length + 1, row.first_logprob)
+        stop = min(row.length + num_new_tokens + 1, row.num_prompt_tokens)
+        entries = tuple(pack_logprobs(float(position)) for position in range(first, stop))
+        return [PromptLogprobs(row=index, first=first, entries=entries)] if entries else []
 
     def context(self, row: int) -> list[int]:
         table = self.rows[row]

@@ -15,7 +15,7 @@ from scheduler.settle import settle
 from scheduler.state import Limits, Reply, State, make_state
 from tests.scheduler.fake_runner import VOCABULARY, FakeRunner
 from wire import messages
-from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes
+from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes, unpack_logprobs
 from wire.sampling import SamplingParams
 
 CLIENT = ClientId(b"client")
@@ -27,6 +27,7 @@ class Harness:
     runner: FakeRunner
     sent: deque[StepPlan] = field(default_factory=deque)
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    prompt_logprobs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reuses: dict[str, messages.Reuse] = field(default_factory=dict)
     terminal: dict[str, messages.Done | messages.Refused] = field(default_factory=dict)
     now_s: float = 0.0
@@ -82,6 +83,8 @@ class Harness:
                 case messages.Tokens() as tokens:
                     assert tokens.request_id not in self.terminal, "tokens after the end"
                     self.outputs[tokens.request_id] += bytes_to_ids(tokens.token_ids)
+                    told = [unpack_logprobs(entry)[0] for entry in tokens.prompt_logprobs]
+                    self.prompt_logprobs[tokens.request_id] += told
                     if tokens.reuse is not None:
                         assert tokens.request_id not in self.reuses, "reuse figures were told twice"
                         self.reuses[tokens.request_id] = tokens.reuse

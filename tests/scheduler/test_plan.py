@@ -432,3 +432,46 @@ def test_several_answers_to_one_prompt_compute_it_once() -> None:
     assert all(harness.outputs[f"r_{i}"] == harness.outputs["r_0"] for i in range(6))
     assert harness.runner.prefilled_tokens == 202 + 5 * 2, "each follower computes what no whole page holds"
     assert [harness.reuses[f"r_{i}"].cached_tokens for i in range(6)] == [0] + [200] * 5
+
+
+@pytest.mark.parametrize(("start", "cached"), [(0, 0), (1, 0), (50, 49), (99, 98), (300, 99)])
+def test_prompt_logprobs_bypass_the_cache_from_where_they_are_wanted(start: int, cached: int) -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=16))
+    harness.submit("warm", DOCUMENT[:100], max_new_tokens=1)
+    harness.run()
+    harness.submit("scored", DOCUMENT[:100], max_new_tokens=0, prompt_logprobs_from=start)
+    harness.run()
+    assert harness.prompt_logprobs["scored"] == list(range(max(1, start), 100))
+    assert harness.state.counters.cached_tokens_total == cached
+    assert harness.state.counters.bypassed_tokens_total == 99 - cached
+    assert harness.terminal["scored"].reason == "length"
+    harness.check()
+
+
+def test_a_retracted_request_tells_each_prompt_logprob_once() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=16))
+    harness.submit("a", DOCUMENT[:60], prompt_logprobs_from=5)
+    harness.send_plan()
+    harness.send_plan()
+    harness.retire()
+    retract(harness.state, harness.state.running["a"])
+    harness.run()
+    assert harness.prompt_logprobs["a"] == list(range(5, 60))
+    assert harness.outputs["a"] == expected_output(DOCUMENT[:60], max_new_tokens=4)
+
+
+def test_a_request_that_must_compute_a_prefix_itself_does_not_wait_for_another_to_do_it() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=32))
+    harness.submit("leader", DOCUMENT[:100])
+    harness.submit("follower", DOCUMENT[:12])
+    harness.submit("scored", DOCUMENT[:12], prompt_logprobs_from=0)
+    harness.send_plan()
+    assert set(harness.state.running) == {"leader", "scored"}
+
+
+def test_a_chosen_id_outside_the_vocabulary_is_refused() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2], num_top_logprobs=0, logprob_ids=(1, VOCABULARY))
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.field == "token_ids_logprob"

@@ -270,3 +270,42 @@ async def test_a_pattern_ends_the_answer_behind_what_matched(server: Server, htt
     earlier = await _generate(http, text="x", sampling_params={"stop_regex": "t.o", "stop": ["3"]})
     assert earlier["text"] == "one 12"
     assert earlier["meta_info"]["finish_reason"]["matched"] == "3"
+
+
+async def test_logprobs_of_a_prompt_and_of_chosen_ids(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi"))
+    wish = {
+        "return_logprob": True,
+        "top_logprobs_num": 1,
+        "token_ids_logprob": [66, 67],
+        "return_text_in_logprobs": True,
+    }
+    answer = await _generate(http, text="abc", logprob_start_len=0, **wish)
+    meta = answer["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, 97, "a"], [-0.5, 98, "b"], [-0.5, 99, "c"]]
+    assert meta["input_top_logprobs"] == [None, [[-0.5, 98, "b"]], [[-0.5, 99, "c"]]]
+    assert meta["input_token_ids_logprobs"] == [None, *[[[-66.0, 66, "B"], [-67.0, 67, "C"]]] * 2]
+    assert meta["output_token_logprobs"] == [[-0.5, 104, "h"], [-0.5, 105, "i"]]
+    assert meta["output_token_ids_logprobs"] == [[[-66.0, 66, "B"], [-67.0, 67, "C"]]] * 2
+    later = (await _generate(http, text="abc", logprob_start_len=2, **wish))["meta_info"]
+    assert later["input_token_logprobs"] == [[-0.5, 99, "c"]]
+    none = (await _generate(http, text="abc", logprob_start_len=-1, **wish))["meta_info"]
+    assert none["input_token_logprobs"] == []
+    without = (await _generate(http, text="abc", logprob_start_len=0, token_ids_logprob=[5]))["meta_info"]
+    assert "input_token_logprobs" not in without
+
+
+async def test_a_prompt_is_scored_without_a_token_of_output(server: Server, http: aiohttp.ClientSession) -> None:
+    answers = await _generate(
+        http,
+        text=["ab", "xyz"],
+        sampling_params={"max_new_tokens": 0},
+        return_logprob=True,
+        logprob_start_len=[1, 0],
+        token_ids_logprob=[[5], None],
+    )
+    metas = [answer["meta_info"] for answer in answers]
+    assert [[one[1] for one in meta["input_token_logprobs"]] for meta in metas] == [[98], [120, 121, 122]]
+    assert metas[0]["input_token_ids_logprobs"] == [[[-5.0, 5, None]]]
+    assert "input_token_ids_logprobs" not in metas[1]
+    assert all(meta["output_token_logprobs"] == [] for meta in metas)

@@ -331,3 +331,22 @@ async def test_leaving_a_chat_with_several_choices_cancels_them_all(server: Serv
     for submit in [message for message in server.scheduler.received if isinstance(message, Submit)]:
         await server.scheduler.received_where(lambda m, rid=submit.request_id: m == Cancel(request_id=rid))
     assert server.client.num_open == 0
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_echoed_prompt_has_logprobs(server: Server, client: openai.AsyncOpenAI, is_stream: bool) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi"))
+    wish = {"model": "fake", "prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": 1}
+    if is_stream:
+        choices = [chunk.choices[0] async for chunk in await client.completions.create(**wish, stream=True)]
+    else:
+        choices = (await client.completions.create(**wish)).choices
+    assert "".join(choice.text for choice in choices) == "abch"
+
+    def joined(name: str) -> list[object]:
+        return [item for choice in choices for item in getattr(choice.logprobs, name)]
+
+    assert joined("tokens") == ["a", "b", "c", "h"]
+    assert joined("token_logprobs") == [None, -0.5, -0.5, -0.5]
+    assert joined("top_logprobs") == [None, {"b": -0.5}, {"c": -0.5}, {"h": -0.5}]
+    assert joined("text_offset") == [0, 1, 2, 3]
