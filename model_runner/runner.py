@@ -16,6 +16,8 @@ from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
 from .errors import FatalError
 from .kv_pool import KVPool
+from .logit_rules import LogitRules
+from .logprobs import PromptScorer
 from .models.decoder import Decoder
 from .rows import RowTable
 from .sampler import Sampled, sample
@@ -33,6 +35,8 @@ class Runner(Generic[Handle]):
         self._backend = backend
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
+        self._rules = LogitRules(vocabulary=model.config.vocabulary)
+        self._scorer = PromptScorer()
         self._next_step = 0
 
     @property
@@ -52,9 +56,13 @@ class Runner(Generic[Handle]):
         self._next_step += 1
         for row in plan.released:
             self._table.release(row)
+            self._rules.release(row)
+            self._scorer.release(row)
         self._copy(plan)
         for admission in plan.admissions:
             self._table.admit(admission)
+            self._rules.admit(admission)
+            self._scorer.admit(admission)
         for step in plan.rows:
             if step.row in self._table.sampling:
                 self._table.append_pages(step.row, step.page_ids)
@@ -64,13 +72,17 @@ class Runner(Generic[Handle]):
         hidden_TD = self.forward(batch)
         sampled_rows = [(b, step) for b, step in enumerate(plan.rows) if step.is_sampled]
         sampled = self._sample(hidden_TD, batch, sampled_rows)
+        prompt_logprobs, broken_rows = self._scorer.score(plan.rows, batch, hidden_TD, self._model.logits)
+        broken_rows += tuple(sampled_rows[i][1].row for i in sampled.broken)
         self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
         self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
+        self._rules.note([step.row for _, step in sampled_rows], sampled.token_ids)
         return StepResult(
             step=plan.step,
             token_ids=sampled.token_ids.tobytes(),
             logprobs=sampled.logprobs,
-            broken=tuple(BrokenRow(row=sampled_rows[i][1].row, message=NO_LOGITS) for i in sampled.broken),
+            prompt_logprobs=prompt_logprobs,
+            broken=tuple(BrokenRow(row=row, message=NO_LOGITS) for row in dict.fromkeys(broken_rows)),
         )
 
     @torch.inference_mode()
@@ -94,5 +106,7 @@ class Runner(Generic[Handle]):
         indices = [b for b, _ in sampled_rows]
         last_tokens = torch.from_numpy(batch.qo_indptr[1:][indices].astype(np.int64) - 1)
         logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
-        params = [self._table.sampling[step.row] for _, step in sampled_rows]
-        return sample(logits_BV, params, batch.kv_lens[indices].astype(np.int64))
+        rows = [step.row for _, step in sampled_rows]
+        params = [self._table.sampling[row] for row in rows]
+        positions = batch.kv_lens[indices].astype(np.int64)
+        return sample(self._rules.applied(logits_BV, rows, positions), params, positions, raw_logits_BV=logits_BV)

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import pack_logprobs
 from wire.sampling import SamplingParams
+
+from .logprobs import pack_rows
 
 NUM_CANDIDATES = 256
 """Candidates looked at before a whole row is sorted."""
@@ -33,8 +34,17 @@ class Sampled:
     broken: tuple[int, ...]
 
 
-def sample(logits_BV: Tensor, params: Sequence[SamplingParams], positions: NDArray[np.int64]) -> Sampled:
-    """Choose a token for every row of float32 logits; `positions` are where the tokens will stand."""
+def sample(
+    logits_BV: Tensor,
+    params: Sequence[SamplingParams],
+    positions: NDArray[np.int64],
+    *,
+    raw_logits_BV: Tensor | None = None,
+) -> Sampled:
+    """Choose a token for every row of float32 logits; `positions` are where the tokens will stand.
+
+    Logprobs are those of `raw_logits_BV`, the model's own, where `logits_BV` have been changed since.
+    """
     # numpy's argmax is vectorised, torch's is not: 15 times the time.
     token_ids = torch.from_numpy(logits_BV.numpy().argmax(axis=-1))
     is_usable = logits_BV.gather(1, token_ids[:, None]).squeeze(1).isfinite().numpy()
@@ -47,7 +57,7 @@ def sample(logits_BV: Tensor, params: Sequence[SamplingParams], positions: NDArr
     token_ids.masked_fill_(torch.from_numpy(~is_usable), 0)
     return Sampled(
         token_ids=token_ids.numpy().astype(np.int32),
-        logprobs=_logprobs(logits_BV, token_ids, params, is_usable),
+        logprobs=_logprobs(logits_BV if raw_logits_BV is None else raw_logits_BV, token_ids, params, is_usable),
         broken=tuple(np.flatnonzero(~is_usable).tolist()),
     )
 
@@ -134,13 +144,7 @@ def _logprobs(
     entries = [b""] * len(params)
     if not asked:
         return tuple(entries)
-    logits = logits_BV[asked]
-    log_mass = logits.logsumexp(dim=-1, keepdim=True)
-    own = (logits.gather(1, token_ids[asked, None]) - log_mass).squeeze(1).tolist()
-    num_top = max(params[b].num_top_logprobs or 0 for b in asked)
-    top = logits.topk(min(num_top, logits.shape[1]), dim=-1)
-    top_ids, top_logprobs = top.indices.tolist(), (top.values - log_mass).tolist()
-    for i, b in enumerate(asked):
-        n = params[b].num_top_logprobs or 0
-        entries[b] = pack_logprobs(own[i], zip(top_ids[i][:n], top_logprobs[i][:n], strict=True))
+    packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked])
+    for b, entry in zip(asked, packed, strict=True):
+        entries[b] = entry
     return tuple(entries)

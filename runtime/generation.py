@@ -6,33 +6,38 @@ Knows nothing of HTTP or of any API's shapes.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wire.errors import Broken
 from wire.messages import Done, Reuse, Tokens, bytes_to_ids, unpack_logprobs
-from wire.sampling import SamplingParams
+from wire.sampling import SamplingParams, with_seed_of_sample
 
 from .client import SchedulerClient
 from .metrics import RequestMetrics
 from .open_request import OpenRequest
 from .text.detokenizer import detokenizer
 from .text.stop import StopStrings
+from .text.stop_regex import StopPatterns
 from .text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One output token with its logprob and the most likely ones in its place."""
+    """One token with its logprob, the most likely ones in its place and the ids that were asked for.
+
+    The first token of a prompt has no logprob.
+    """
 
     token_id: int
-    logprob: float
+    logprob: float | None
     top: list[tuple[int, float]]
+    chosen: list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why an answer ended; `matched` is the stop string or the token id that stopped it."""
+    """Why an answer ended; `matched` is the stop string, the pattern or the token id that stopped it."""
 
     reason: Literal["stop", "length", "cancelled"]
     matched: int | str | None = None
@@ -41,22 +46,39 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What has come since the last one; the last has `end`. Text may lag behind the token ids."""
+    """What has come since the last one; the last has `end`. Text may lag behind the token ids.
+
+    `prompt_logprobs` of all deltas together are those of the prompt from `prompt_logprobs_from` on.
+    """
 
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob]
     end: End | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What to generate from, ready to be submitted."""
+    """What to generate from, ready to be submitted. `sample` counts several answers to the same prompt."""
 
     token_ids: list[int]
     sampling: SamplingParams
     request_id: str
     salt: str = ""
+    sample: int = 0
+
+    def samples(self, n: int) -> list[Prompt]:
+        """This prompt `n` times, for as many answers: each has its own id and, where one was given, its own seed.
+
+        The first keeps the given seed, so that more answers don't change it.
+        """
+        if n == 1:
+            return [self]
+        return [
+            replace(self, request_id=f"{self.request_id}_{i}", sampling=with_seed_of_sample(self.sampling, i), sample=i)
+            for i in range(n)
+        ]
 
 
 class Generation:
@@ -75,7 +97,10 @@ class Generation:
         self._open = open_request
         self._detokenizer = detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
         self._stop = StopStrings(sampling.stop, is_kept=sampling.no_stop_trim) if sampling.stop else None
+        self._patterns = StopPatterns(sampling.stop_regex) if sampling.stop_regex else None
         self._hidden_ids = frozenset() if sampling.no_stop_trim else frozenset(sampling.stop_token_ids)
+        self._prompt_ids = iter(prompt.token_ids[sampling.prompt_logprobs_from or 0 :])
+        self._is_first_due = sampling.prompt_logprobs_from == 0
         self._end: End | None = None
 
     def __enter__(self) -> Generation:
@@ -101,12 +126,14 @@ class Generation:
     def _taken(self, messages: list[Tokens | Done]) -> Delta:
         pieces: list[str] = []
         logprobs: list[TokenLogprob] = []
+        prompt_logprobs = self._first_prompt_logprob()
         num_before = len(self.output_ids)
         for message in messages:
             self.reuse = self.reuse or message.reuse
             if isinstance(message, Done):
                 self._take_done(message, pieces)
                 break
+            prompt_logprobs += [self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs]
             self._take_tokens(message, pieces, logprobs)
             if self._end is not None:
                 break
@@ -115,13 +142,31 @@ class Generation:
             self.times.note_tokens(len(token_ids))
         if self._end is not None:
             self.times.note_end()
-        return Delta(text="".join(pieces), token_ids=token_ids, logprobs=logprobs, end=self._end)
+        return Delta(
+            text="".join(pieces),
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            end=self._end,
+        )
+
+    def _first_prompt_logprob(self) -> list[TokenLogprob]:
+        """The entry of the prompt's first token, once: nothing predicts it, so nobody sends it."""
+        if not self._is_first_due:
+            return []
+        self._is_first_due = False
+        return [TokenLogprob(next(self._prompt_ids), None, [], [])]
+
+    def _logprob(self, token_id: int, entry: bytes) -> TokenLogprob:
+        logprob, pairs = unpack_logprobs(entry)
+        num_top = len(pairs) - len(self.prompt.sampling.logprob_ids)
+        return TokenLogprob(token_id, logprob, pairs[:num_top], pairs[num_top:])
 
     def _take_tokens(self, message: Tokens, pieces: list[str], logprobs: list[TokenLogprob]) -> None:
         for i, token_id in enumerate(bytes_to_ids(message.token_ids)):
             self.output_ids.append(token_id)
             if message.logprobs:
-                logprobs.append(TokenLogprob(token_id, *unpack_logprobs(message.logprobs[i])))
+                logprobs.append(self._logprob(token_id, message.logprobs[i]))
             if token_id in self._hidden_ids:
                 continue
             self._show(self._detokenizer.push(token_id), pieces)
@@ -141,12 +186,19 @@ class Generation:
         self._end = End(message.reason, message.matched_token_id, message.message)
 
     def _show(self, text: str, pieces: list[str]) -> None:
+        if text and self._patterns is not None:
+            text = self._patterns.push(text)
         if not text or self._stop is None:
             pieces.append(text)
-            return
-        pieces.append(self._stop.push(text))
-        if self._stop.matched is not None:
-            self._end = End("stop", self._stop.matched)
+        else:
+            pieces.append(self._stop.push(text))
+            if self._stop.matched is not None:
+                self._end = End("stop", self._stop.matched)
+                return
+        if self._patterns is not None and self._patterns.matched is not None:
+            if self._stop is not None:
+                pieces.append(self._stop.flush())
+            self._end = End("stop", self._patterns.matched)
 
 
 class Times:

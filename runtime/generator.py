@@ -19,6 +19,7 @@ from wire.sampling import SamplingParams, checked
 from .client import SchedulerClient
 from .generation import Generation, Prompt, Times
 from .metrics import RequestMetrics
+from .text.stop_regex import compiled
 from .text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2048
@@ -169,9 +170,11 @@ class Generator:
                     "Shorten it.",
                     field="stop",
                 )
+        for pattern in checked(sampling).stop_regex:
+            compiled(pattern)
         eos = () if sampling.ignore_eos else self.tokenizer.eos_token_ids
         return msgspec.structs.replace(
-            checked(sampling),
+            sampling,
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
         )

@@ -34,6 +34,7 @@ _HELP = {
     "prompt_tokens_total": "Prompt tokens at first scheduling, all of them: the denominator of the hit rate.",
     "cached_tokens_total": "Those of the prompt tokens that were found cached at first scheduling.",
     "copied_tokens_total": "Those of the cached tokens that came by copying a forked page.",
+    "bypassed_tokens_total": "Prompt tokens found cached but computed anew, because their logprobs were asked for.",
     "ledger_mismatches_total": "Pages whose owner was not the expected one; they are quarantined.",
     "worst_displacement_tokens": "Most prompt tokens of later requests that were computed before a waiting one.",
     "runner_busy_s_total": "Time the model runner has computed.",

@@ -8,6 +8,7 @@ from radix.cache import Namespace
 from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong
 from wire.errors import Refused as RefusedError
+from wire.sampling import SamplingParams
 
 from .leave import end
 from .request import ClientId, Request
@@ -28,6 +29,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
                 " Try again later.",
             )
         max_new_tokens = _checked_lengths(state, token_ids, message.sampling.max_new_tokens)
+        _check_sampling_ids(state, message.sampling)
     except (RefusedError, Overloaded) as error:
         state.counters.refused_total += 1
         refused = messages.Refused(
@@ -53,6 +55,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         arrived_s=now_s,
         num_tokens=len(token_ids),
         prompt_bytes=message.token_ids,
+        next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )
     return []
 
@@ -81,6 +84,28 @@ def find(state: State, request_id: str) -> Request | None:
     """The open request of this id."""
     running = state.running.get(request_id)
     return running.request if running is not None else state.waiting.get(request_id)
+
+
+def _first_logprob(sampling: SamplingParams, prompt_tokens: int) -> int | None:
+    """The first prompt token to tell a logprob of: the very first has none, since nothing comes before it."""
+    if sampling.prompt_logprobs_from is None:
+        return None
+    first = max(sampling.prompt_logprobs_from, 1)
+    return first if first < prompt_tokens else None
+
+
+def _check_sampling_ids(state: State, sampling: SamplingParams) -> None:
+    """Token ids that the runner will look up in its logits; others (stop ids) merely never match."""
+    vocabulary = state.limits.vocabulary
+    biased_ids = [token_id for token_id, _ in sampling.logit_bias]
+    for field, token_ids in (("logit_bias", biased_ids), ("token_ids_logprob", sampling.logprob_ids)):
+        highest = max(token_ids, default=0)
+        if highest >= vocabulary:
+            raise RefusedError(
+                f"{field} holds {highest}; this model's token ids are in [0, {vocabulary})."
+                " Tokenise with this model's tokenizer.",
+                field=field,
+            )
 
 
 def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | None) -> int:

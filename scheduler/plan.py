@@ -116,7 +116,7 @@ def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
 def _lease(state: State, request: Request) -> Running | None:
     """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had."""
     known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=known - 1)
+    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
     if state.running:
         needed = _expected_pages(state, request) - len(lease.page_ids) + _promised_pages(state)
     else:
@@ -158,20 +158,29 @@ def _enter(state: State, draft: _Draft, running: Running, *, now_s: float) -> No
     request, lease = running.request, running.lease
     del state.waiting[request.request_id]
     state.running[request.request_id] = running
-    admission = Admission(
-        row=running.row,
-        request_id=request.request_id,
-        sampling=request.sampling,
-        num_cached_tokens=lease.cached_tokens,
-        page_ids=ids_to_bytes(lease.page_ids),
-    )
-    draft.admissions.append((running, admission))
+    draft.admissions.append((running, _admission(running)))
     if request.reuse is None:
         _count_first_scheduling(state, running, now_s=now_s)
     computed = request.num_tokens - lease.cached_tokens
     for other in state.waiting.values():
         if other.arrival < request.arrival:
             other.overtaken_tokens += computed
+
+
+def _admission(running: Running) -> Admission:
+    """What the runner must know of the request; its ids only when sampling looks back at them."""
+    request, sampling = running.request, running.request.sampling
+    return Admission(
+        row=running.row,
+        request_id=request.request_id,
+        sampling=sampling,
+        num_cached_tokens=running.lease.cached_tokens,
+        page_ids=ids_to_bytes(running.lease.page_ids),
+        num_prompt_tokens=request.prompt_tokens,
+        prompt_ids=request.prompt_bytes if sampling.needs_prompt_ids else b"",
+        first_logprob=request.next_logprob,
+        output_ids=ids_to_bytes(request.output_ids.tolist()) if sampling.needs_output_ids else b"",
+    )
 
 
 def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> None:
@@ -185,6 +194,9 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
     counters.prompt_tokens_total += request.prompt_tokens
     counters.cached_tokens_total += lease.cached_tokens
     counters.copied_tokens_total += lease.copied_tokens
+    if request.next_logprob is not None:
+        found = state.cache.match(request.namespace, request.token_ids[:-1])
+        counters.bypassed_tokens_total += max(0, found - lease.cached_tokens)
     counters.worst_displacement_tokens = max(counters.worst_displacement_tokens, request.overtaken_tokens)
     counters.worst_wait_s = max(counters.worst_wait_s, now_s - request.arrived_s)
 

@@ -40,7 +40,7 @@ def is_overdue(state: State, request: Request, *, now_s: float) -> bool:
 def refresh_match(state: State, request: Request) -> None:
     """Bring `matched_tokens` up to date with the tree."""
     if request.matched_version != state.cache.version:
-        request.matched_tokens = state.cache.match(request.namespace, request.token_ids[:-1])
+        request.matched_tokens = state.cache.match(request.namespace, request.token_ids[: request.reusable_tokens])
         request.matched_version = state.cache.version
 
 
@@ -49,7 +49,7 @@ def leader_of(state: State, request: Request, prefilling: list[Running]) -> Runn
     page_tokens = state.cache.page_tokens
     shared = request.matched_tokens // page_tokens * page_tokens + page_tokens
     wanted = request.prompt_bytes[: 4 * shared]
-    if shared >= request.num_tokens or len(wanted) < 4 * shared:
+    if shared > request.reusable_tokens or len(wanted) < 4 * shared:
         return None
     for running in prefilling:
         leader = running.request

@@ -21,7 +21,8 @@ class Request:
     """An accepted request, waiting or running, with the output that has arrived so far.
 
     `buffer` has room for the prompt and `max_new_tokens` more; the first `num_tokens` are known. `arrival` counts
-    accepted requests. `overtaken_tokens` is what later requests have computed since this one came.
+    accepted requests. `overtaken_tokens` is what later requests have computed since this one came. `next_logprob` is
+    the first prompt token whose logprob is wanted and not told yet.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class Request:
     matched_tokens: int = 0
     matched_version: int | None = None
     prompt_bytes: bytes = field(default=b"", repr=False)
+    next_logprob: int | None = None
 
     @property
     def token_ids(self) -> TokenIds:
@@ -50,9 +52,20 @@ class Request:
         return self.buffer[: self.num_tokens]
 
     @property
+    def output_ids(self) -> TokenIds:
+        """Output known so far."""
+        return self.buffer[self.prompt_tokens : self.num_tokens]
+
+    @property
     def output_tokens(self) -> int:
         """Output tokens that have arrived."""
         return self.num_tokens - self.prompt_tokens
+
+    @property
+    def reusable_tokens(self) -> int:
+        """Most tokens that may come from the cache: at least one is computed, and those that logprobs come from."""
+        reusable = self.num_tokens - 1
+        return reusable if self.next_logprob is None else min(reusable, self.next_logprob - 1)
 
     def append(self, token_id: int) -> None:
         """Take one output token."""

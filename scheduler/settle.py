@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wire.messages import StepResult, Tokens, bytes_to_ids, ids_to_bytes
+from wire.messages import PromptLogprobs, StepResult, Tokens, bytes_to_ids, ids_to_bytes
 
 from .leave import end
-from .request import Running
+from .request import Request, Running
 from .state import Reply, State
 
 
@@ -30,6 +30,7 @@ def settle(state: State, result: StepResult) -> list[Reply]:
     broken = {row.row: row.message for row in result.broken}
     token_ids = iter(bytes_to_ids(result.token_ids))
     logprobs = iter(result.logprobs)
+    prompt_logprobs = {scored.row: scored for scored in result.prompt_logprobs}
     replies: list[Reply] = []
     for running, num_new_tokens, is_sampled in sent.rows:
         token_id = next(token_ids) if is_sampled else None
@@ -40,8 +41,17 @@ def settle(state: State, result: StepResult) -> list[Reply]:
             replies.append(end(state, running.request, "broken", message=broken[running.row]))
             continue
         _advance(state, running, num_new_tokens)
+        if running.row in prompt_logprobs:
+            replies.append(_scored(running.request, prompt_logprobs[running.row]))
         replies += _taken(state, running, token_id, logprob)
     return replies
+
+
+def _scored(request: Request, scored: PromptLogprobs) -> Reply:
+    told_until = scored.first + len(scored.entries)
+    request.next_logprob = told_until if told_until < request.prompt_tokens else None
+    tokens = Tokens(request_id=request.request_id, token_ids=b"", prompt_logprobs=scored.entries)
+    return Reply(request.client, tokens)
 
 
 def _advance(state: State, running: Running, num_new_tokens: int) -> None:

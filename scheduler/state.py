@@ -40,6 +40,7 @@ class Counters:
     prompt_tokens_total: int = 0
     cached_tokens_total: int = 0
     copied_tokens_total: int = 0
+    bypassed_tokens_total: int = 0
     computed_tokens_total: int = 0
     output_tokens_total: int = 0
     retractions_total: int = 0

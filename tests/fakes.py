@@ -194,6 +194,10 @@ class FakeScheduler:
         num_prompt = len(submit.token_ids) // 4
         reuse = Reuse(prompt_tokens=num_prompt, cached_tokens=script.cached_tokens, copied_tokens=0, queue_s=0.001)
         limit = len(script.output) if submit.sampling.max_new_tokens is None else submit.sampling.max_new_tokens
+        if submit.sampling.prompt_logprobs_from is not None:
+            first = max(1, submit.sampling.prompt_logprobs_from)
+            entries = tuple(self._entry(submit, token_id) for token_id in submitted_ids(submit)[first:])
+            await self.send(Tokens(request_id=submit.request_id, token_ids=b"", prompt_logprobs=entries))
         output, reason, matched = script.output[:limit], script.reason or "length", None
         for i, token_id in enumerate(output):
             if token_id in submit.sampling.stop_token_ids:
@@ -209,14 +213,14 @@ class FakeScheduler:
         await self.send(done)
 
     def _tokens(self, submit: Submit, token_ids: list[int], reuse: Reuse | None) -> Tokens:
-        num_top = submit.sampling.num_top_logprobs
-        logprobs = (
-            tuple(pack_logprobs(-0.5, [(token_id, -0.5), (65, -2.0)][:num_top]) for token_id in token_ids)
-            if num_top is not None
-            else ()
-        )
+        has_logprobs = submit.sampling.num_top_logprobs is not None
+        logprobs = tuple(self._entry(submit, token_id) for token_id in token_ids) if has_logprobs else ()
         packed = ids_to_bytes(token_ids)
         return Tokens(request_id=submit.request_id, token_ids=packed, logprobs=logprobs, reuse=reuse)
+
+    def _entry(self, submit: Submit, token_id: int) -> bytes:
+        top = [(token_id, -0.5), (65, -2.0)][: submit.sampling.num_top_logprobs]
+        return pack_logprobs(-0.5, [*top, *((chosen, -float(chosen)) for chosen in submit.sampling.logprob_ids)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,15 @@ class Tokens(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: new output tokens of one request; `reuse` comes with the first.
 
     `logprobs` has one entry per token when the request asked for them, else none. An entry is float32 `logprob`,
-    then n int32 ids, then n float32 logprobs of the n most likely tokens (see `pack_logprobs`).
+    then n int32 ids, then n float32 logprobs: those of the most likely tokens, then those of `logprob_ids` (see
+    `pack_logprobs`). `prompt_logprobs` has entries of the prompt's tokens, in order, as they become known; the first
+    is that of `prompt_logprobs_from`, or of position 1, since nothing comes before position 0.
     """
 
     request_id: str
     token_ids: bytes
     logprobs: tuple[bytes, ...] = ()
+    prompt_logprobs: tuple[bytes, ...] = ()
     reuse: Reuse | None = None
 
 
@@ -152,6 +155,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     prompt_tokens_total: int = 0
     cached_tokens_total: int = 0
     copied_tokens_total: int = 0
+    bypassed_tokens_total: int = 0
     computed_tokens_total: int = 0
     output_tokens_total: int = 0
     evicted_pages_total: int = 0
@@ -194,6 +198,8 @@ class Admission(Struct, frozen=True, kw_only=True):
     """A row begins: the first `num_cached_tokens` tokens of its pages hold valid KV.
 
     `sampling.seed` is set. Random numbers are keyed by (seed, position), so a resumed row continues its own stream.
+    The row's output begins behind `num_prompt_tokens`. `prompt_ids` and, for a resumed row, `output_ids` so far are
+    there when `sampling` needs them. Logprobs of prompt tokens are wanted from `first_logprob` on, if at all.
     """
 
     row: int
@@ -201,6 +207,10 @@ class Admission(Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     num_cached_tokens: int
     page_ids: bytes
+    num_prompt_tokens: int = 0
+    prompt_ids: bytes = b""
+    output_ids: bytes = b""
+    first_logprob: int | None = None
 
 
 class RowStep(Struct, frozen=True, kw_only=True):
@@ -257,6 +267,14 @@ class BrokenRow(Struct, frozen=True, kw_only=True):
     message: str
 
 
+class PromptLogprobs(Struct, frozen=True, kw_only=True):
+    """Entries (see `pack_logprobs`) of a row's prompt tokens from position `first` on."""
+
+    row: int
+    first: int
+    entries: tuple[bytes, ...]
+
+
 class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     """runner -> scheduler: one step has retired.
 
@@ -268,6 +286,7 @@ class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     step: int
     token_ids: bytes
     logprobs: tuple[bytes, ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     broken: tuple[BrokenRow, ...] = ()
     elapsed_s: float = 0.0
     waited_s: float = 0.0
@@ -299,7 +318,7 @@ decode_from_runner = msgspec.msgpack.Decoder(FromRunner).decode
 
 
 def pack_logprobs(logprob: float, top: Iterable[tuple[int, float]] = ()) -> bytes:
-    """Pack the sampled token's logprob and (token id, logprob) pairs, most likely first."""
+    """Pack a token's logprob and (token id, logprob) pairs: the most likely first, then chosen ids."""
     pairs = list(top)
     ids = array("i", [token_id for token_id, _ in pairs])
     logprobs = array("f", [value for _, value in pairs])

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wire.errors import Refused
 
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
+MAX_LOGPROB_IDS = 1024
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 1024
+MAX_STOP_REGEX_CHARACTERS = 256
+MAX_SAMPLES = 128
+MAX_LOGIT_BIAS = 100.0
+LARGEST_TOKEN_ID = 2**31 - 1
+
+_SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -19,8 +27,14 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     `top_k` None means all tokens. `seed` None means a random one, resolved before a request leaves the tokenizer
     process. `max_new_tokens` None means as many as fit, resolved by the scheduler. `num_top_logprobs` None means no
-    logprobs, 0 the sampled token's only. Order of filters: temperature, then top_k, top_p and min_p, all three on the
-    same softmax ("joint").
+    logprobs, 0 the sampled token's only; with logprobs, those of `logprob_ids` are told as well, and those of the
+    prompt's tokens from `prompt_logprobs_from` on (None: of none).
+
+    The raw logits are changed in this order: `repetition_penalty` divides positive and multiplies negative logits of
+    ids in prompt or output; `frequency_penalty` times its count in the output and `presence_penalty` are subtracted
+    from each id of the output; `logit_bias` is added; ids of `stop_token_ids` are impossible before `min_new_tokens`.
+    Then temperature, then top_k, top_p and min_p, all three on the same softmax ("joint"). Logprobs are of the raw
+    logits.
     """
 
     max_new_tokens: int | None = None
@@ -28,18 +42,45 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     num_top_logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
+    prompt_logprobs_from: int | None = None
 
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+    @property
+    def needs_prompt_ids(self) -> bool:
+        """Whether a token's choice or logprobs need to know the prompt's."""
+        return self.repetition_penalty != 1 or self.prompt_logprobs_from is not None
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether choosing a token needs to know those chosen before it."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+def with_seed_of_sample(params: SamplingParams, sample: int) -> SamplingParams:
+    """The parameters of one of several answers to a prompt: seeds are distinct, and the first one's is the given."""
+    if params.seed is None or sample == 0:
+        return params
+    # A bijection of 64 bits (an odd step) keeps them apart, far from the seeds that people count up by one.
+    seed = (params.seed + sample * _SEED_STEP) % 2**64
+    return replace(params, seed=seed - 2**64 if seed >= 2**63 else seed)
 
 
 def checked(params: SamplingParams) -> SamplingParams:
@@ -53,8 +94,25 @@ def checked(params: SamplingParams) -> SamplingParams:
     _within("top_k", params.top_k, low=1)
     _within("top_p", params.top_p, low=0.0, high=1.0, is_low_open=True)
     _within("min_p", params.min_p, low=0.0, high=1.0)
+    _within("repetition_penalty", params.repetition_penalty, low=0.0, high=2.0, is_low_open=True)
+    _within("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0)
+    _within("presence_penalty", params.presence_penalty, low=-2.0, high=2.0)
+    for token_id, bias in params.logit_bias:
+        _within("logit_bias", token_id, low=0, high=LARGEST_TOKEN_ID)
+        _within("logit_bias", bias, low=-MAX_LOGIT_BIAS, high=MAX_LOGIT_BIAS)
+    limit = math.inf if params.max_new_tokens is None else params.max_new_tokens
+    _within("min_new_tokens", params.min_new_tokens, low=0, high=limit)
     _within("seed", params.seed, low=-(2**63), high=2**63 - 1)
     _within("logprobs", params.num_top_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+    _within("logprob_start_len", params.prompt_logprobs_from, low=0)
+    for token_id in params.logprob_ids:
+        _within("token_ids_logprob", token_id, low=0, high=LARGEST_TOKEN_ID)
+    if len(params.logprob_ids) > MAX_LOGPROB_IDS:
+        raise Refused(
+            f"token_ids_logprob has {len(params.logprob_ids):,} ids; at most {MAX_LOGPROB_IDS:,} are allowed."
+            " Send fewer.",
+            field="token_ids_logprob",
+        )
     if len(params.stop) > MAX_STOP_STRINGS:
         raise Refused(
             f"stop has {len(params.stop)} strings; at most {MAX_STOP_STRINGS} are allowed. Send fewer.",
@@ -67,8 +125,20 @@ def checked(params: SamplingParams) -> SamplingParams:
             f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} may be sent.",
             field="stop_token_ids",
         )
+    if len(params.stop_regex) > MAX_STOP_STRINGS:
+        raise Refused(
+            f"stop_regex has {len(params.stop_regex)} patterns; at most {MAX_STOP_STRINGS} are allowed. Send fewer.",
+            field="stop_regex",
+        )
+    for pattern in params.stop_regex:
+        if len(pattern) > MAX_STOP_REGEX_CHARACTERS:
+            raise Refused(
+                f"a pattern of stop_regex has {len(pattern):,} characters; at most {MAX_STOP_REGEX_CHARACTERS} are"
+                " allowed. Shorten it.",
+                field="stop_regex",
+            )
     for token_id in params.stop_token_ids:
-        _within("stop_token_ids", token_id, low=0, high=2**31 - 1)
+        _within("stop_token_ids", token_id, low=0, high=LARGEST_TOKEN_ID)
     return params
 
 

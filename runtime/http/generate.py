@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_prompts
@@ -17,7 +18,7 @@ from wire.errors import Refused
 from .errors import json_response
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import checked_rid, read_salt, read_sampling
+from .sampling import OwnNames, checked_rid, read_num_samples, read_salt, read_sampling
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 128
@@ -32,7 +33,6 @@ _UNSUPPORTED: dict[str, object] = dict.fromkeys(
         "audio_data",
         "lora_path",
         "session_params",
-        "token_ids_logprob",
         "return_hidden_states",
         "custom_logit_processor",
         "bootstrap_host",
@@ -63,14 +63,14 @@ class _Answer:
     tokenizer: Tokenizer
     text: str = ""
     end: End | None = None
-    logprobs: list[list[object]] = field(default_factory=list)
-    top_logprobs: list[list[list[object]]] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
         self.end = delta.end
-        for token in delta.logprobs:
-            self._add_logprob(token)
+        self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
 
     def body(self) -> dict[str, object]:
         """The answer in SGLang's form."""
@@ -99,27 +99,28 @@ class _Answer:
             meta["e2e_latency"] = generation.times.elapsed_s
             if generation.reuse is not None:
                 meta["queue_time"] = generation.reuse.queue_s
-        num_top = generation.prompt.sampling.num_top_logprobs
-        if num_top is not None:
-            meta["input_token_logprobs"] = []
-            meta["output_token_logprobs"] = self.logprobs
+        sampling = generation.prompt.sampling
+        if sampling.num_top_logprobs is not None:
             meta["output_token_logprobs_length"] = len(self.logprobs)
-            if num_top > 0:
-                meta["input_top_logprobs"] = []
-                meta["output_top_logprobs"] = self.top_logprobs
+            for kind, tokens in (("input", self.prompt_logprobs), ("output", self.logprobs)):
+                meta[f"{kind}_token_logprobs"] = [self._triple(token.logprob, token.token_id) for token in tokens]
+                if sampling.num_top_logprobs > 0:
+                    meta[f"{kind}_top_logprobs"] = [self._triples(token, token.top) for token in tokens]
+                if sampling.logprob_ids:
+                    meta[f"{kind}_token_ids_logprobs"] = [self._triples(token, token.chosen) for token in tokens]
         return meta
 
-    def _add_logprob(self, token: TokenLogprob) -> None:
-        self.logprobs.append(self._triple(token.logprob, token.token_id))
-        if token.top:
-            self.top_logprobs.append([self._triple(logprob, token_id) for token_id, logprob in token.top])
+    def _triples(self, token: TokenLogprob, pairs: list[tuple[int, float]]) -> list[list[object]] | None:
+        if token.logprob is None:
+            return None
+        return [self._triple(logprob, token_id) for token_id, logprob in pairs]
 
-    def _triple(self, logprob: float, token_id: int) -> list[object]:
+    def _triple(self, logprob: float | None, token_id: int) -> list[object]:
         return [logprob, token_id, self.tokenizer.token_text(token_id) if self.wish.with_text_in_logprobs else None]
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """Answer one prompt or a list of them."""
+    """Answer one prompt or a list of them; several answers to one prompt stand side by side."""
     front = request.app[FRONT]
     times = front.generator.arrival()
     front.generator.client.check_accepting()
@@ -127,6 +128,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     fields.refuse(_UNSUPPORTED)
     token_ids, is_batch = await _read_prompts(front, fields)
     prompts = _read_items(front, fields, token_ids, is_batch=is_batch)
+    is_batch = is_batch or len(prompts) > 1
     wish = _Wish(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
         with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
@@ -182,25 +184,26 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     top_logprobs = _per_item(fields, "top_logprobs_num", num_items, lambda one: one.integer("top_logprobs_num"))
     with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
+    chosen_ids = _read_chosen_ids(fields, num_items)
     salt = read_salt(fields)
-    prompts = []
+    prompts: list[Prompt] = []
     for i in range(num_items):
-        if with_logprobs[i] and starts[i] not in (None, -1):
-            raise Refused(
-                f"logprob_start_len must be -1, got {starts[i]}: logprobs of the prompt are not supported yet. "
-                "Leave it out.",
-                field="logprob_start_len",
-            )
         own = sampling_fields[i]
-        wanted, seed = own.integer("max_new_tokens"), own.integer("sampling_seed")
-        sampling = read_sampling(
-            own,
+        wanted = own.integer("max_new_tokens")
+        names = OwnNames(
             max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
-            seed=seed,
+            min_new_tokens=own.integer("min_new_tokens"),
+            seed=own.integer("sampling_seed"),
             num_top_logprobs=(top_logprobs[i] or 0) if with_logprobs[i] else None,
         )
+        sampling = read_sampling(own, names)
+        if with_logprobs[i]:
+            start = None if starts[i] == -1 else starts[i]
+            sampling = replace(sampling, logprob_ids=chosen_ids[i], prompt_logprobs_from=start)
+        num_samples = read_num_samples(own)
         front.warn_unknown(own)
-        prompts.append(Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt))
+        prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt)
+        prompts += prompt.samples(num_samples)
     return prompts
 
 
@@ -212,6 +215,15 @@ def _per_item(fields: Fields, name: str, num_items: int, read: Callable[[Fields]
     if len(value) != num_items:
         raise fields.wrong_type(name, f"one value or a list of {num_items}, one for each prompt", value)
     return [read(Fields({name: each})) for each in value]
+
+
+def _read_chosen_ids(fields: Fields, num_items: int) -> list[tuple[int, ...]]:
+    """`token_ids_logprob`: one list of ids for all prompts, or a list of such lists with one each."""
+    name = "token_ids_logprob"
+    value = fields.raw(name)
+    if isinstance(value, list) and any(isinstance(each, list) for each in value):
+        return _per_item(fields, name, num_items, lambda one: one.integers(name))
+    return [fields.integers(name)] * num_items
 
 
 def _read_rids(fields: Fields, num_items: int, *, is_batch: bool) -> list[str]:

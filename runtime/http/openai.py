@@ -15,7 +15,7 @@ from wire.sampling import SamplingParams
 
 from .fields import Fields, read_fields, shown
 from .front import Front
-from .sampling import checked_rid, read_sampling
+from .sampling import OwnNames, checked_rid, read_sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,18 @@ def read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> A
 
 
 def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_logprobs: int | None) -> SamplingParams:
-    """The sampling parameters, with OpenAI's name of the seed.
+    """The sampling parameters, with OpenAI's names of seed and least length.
 
     Raises:
         Refused: a field has the wrong type or is not supported.
     """
-    seed = fields.integer("seed")
-    return read_sampling(fields, max_new_tokens=max_new_tokens, seed=seed, num_top_logprobs=num_top_logprobs)
+    names = OwnNames(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=fields.integer("min_tokens"),
+        seed=fields.integer("seed"),
+        num_top_logprobs=num_top_logprobs,
+    )
+    return read_sampling(fields, names)
 
 
 async def read_json(request: web.Request) -> Fields:
@@ -115,14 +120,15 @@ def check_model(front: Front, fields: Fields) -> None:
 
 
 def usage(generations: Sequence[Generation]) -> dict[str, object]:
-    """Tokens of a whole answer."""
-    num_prompt = sum(len(generation.prompt.token_ids) for generation in generations)
+    """Tokens of a whole answer; a prompt counts once, however many answers it gets."""
+    firsts = [generation for generation in generations if generation.prompt.sample == 0] or generations[:1]
+    num_prompt = sum(len(generation.prompt.token_ids) for generation in firsts)
     num_output = sum(len(generation.output_ids) for generation in generations)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
         "total_tokens": num_prompt + num_output,
-        "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in generations)},
+        "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in firsts)},
     }
 
 

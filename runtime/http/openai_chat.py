@@ -16,8 +16,8 @@ from .errors import json_response
 from .fields import Fields, shown
 from .front import FRONT, Front
 from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
-from .sampling import read_salt
-from .sse import respond
+from .sampling import read_num_samples, read_salt
+from .sse import merged, respond
 
 _UNSUPPORTED: dict[str, object] = {
     "tools": None,
@@ -44,59 +44,66 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     fields.refuse(_UNSUPPORTED)
     answering = read_answering(front, fields, prefix="chatcmpl", kind="chat.completion.chunk")
     sampling = _read_sampling(fields)
+    num_samples = read_num_samples(fields)
     salt = read_salt(fields)
     token_ids = await _read_prompt(front, fields)
     front.warn_unknown(fields)
     prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt)
-    with await front.generator.start(prompt, times) as generation:
+    async with front.generator.start_all(prompt.samples(num_samples), times) as generations:
         if answering.is_stream:
-            frames = _frames(answering, generation, front.generator.tokenizer)
+            frames = _frames(answering, generations, front.generator.tokenizer)
             return await respond(request, frames, request_id=answering.id)
-        body = await _whole(answering, generation, front.generator.tokenizer)
+        body = await _whole(answering, generations, front.generator.tokenizer)
     return json_response(body, headers={"X-Request-Id": answering.id})
 
 
-async def _whole(answering: Answering, generation: Generation, tokenizer: Tokenizer) -> dict[str, object]:
-    pieces: list[str] = []
-    tokens: list[TokenLogprob] = []
-    end = None
-    async for delta in generation:
-        pieces.append(delta.text)
-        tokens += delta.logprobs
-        end = delta.end
-    with_logprobs = generation.prompt.sampling.num_top_logprobs is not None
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "".join(pieces)},
-        "logprobs": _logprobs(tokens, tokenizer) if with_logprobs else None,
-        **finish(end),
-    }
-    return {**answering.whole([choice], [generation]), "object": "chat.completion"}
+async def _whole(answering: Answering, generations: Sequence[Generation], tokenizer: Tokenizer) -> dict[str, object]:
+    pieces: list[list[str]] = [[] for _ in generations]
+    tokens: list[list[TokenLogprob]] = [[] for _ in generations]
+    endings: list[dict[str, object]] = [{} for _ in generations]
+    async for i, delta in merged(generations):
+        pieces[i].append(delta.text)
+        tokens[i] += delta.logprobs
+        endings[i] = finish(delta.end)
+    choices: list[dict[str, object]] = [
+        {
+            "index": i,
+            "message": {"role": "assistant", "content": "".join(pieces[i])},
+            "logprobs": _logprobs(tokens[i], tokenizer) if _has_logprobs(generation) else None,
+            **endings[i],
+        }
+        for i, generation in enumerate(generations)
+    ]
+    return {**answering.whole(choices, generations), "object": "chat.completion"}
 
 
 async def _frames(
-    answering: Answering, generation: Generation, tokenizer: Tokenizer
+    answering: Answering, generations: Sequence[Generation], tokenizer: Tokenizer
 ) -> AsyncGenerator[dict[str, object], None]:
-    with_logprobs = generation.prompt.sampling.num_top_logprobs is not None
-    is_begun = False
-    async for delta in generation:
+    begun: set[int] = set()
+    async for i, delta in merged(generations):
         ending = finish(delta.end)
-        if not is_begun:
-            is_begun = True
+        own = [generations[i]]
+        if i not in begun:
+            begun.add(i)
             head = {"role": "assistant", "content": ""}
-            yield answering.chunk([{"index": 0, "delta": head, "logprobs": None, "finish_reason": None}], [generation])
+            yield answering.chunk([{"index": i, "delta": head, "logprobs": None, "finish_reason": None}], own)
         if delta.text or delta.logprobs:
             choice = {
-                "index": 0,
+                "index": i,
                 "delta": {"content": delta.text},
-                "logprobs": _logprobs(delta.logprobs, tokenizer) if with_logprobs else None,
+                "logprobs": _logprobs(delta.logprobs, tokenizer) if _has_logprobs(generations[i]) else None,
                 "finish_reason": None,
             }
-            yield answering.chunk([choice], [generation])
+            yield answering.chunk([choice], own)
         if delta.end is not None:
-            yield answering.chunk([{"index": 0, "delta": {}, "logprobs": None, **ending}], [generation])
+            yield answering.chunk([{"index": i, "delta": {}, "logprobs": None, **ending}], own)
     if answering.with_usage:
-        yield answering.usage_chunk([generation])
+        yield answering.usage_chunk(generations)
+
+
+def _has_logprobs(generation: Generation) -> bool:
+    return generation.prompt.sampling.num_top_logprobs is not None
 
 
 def _read_sampling(fields: Fields) -> SamplingParams:
@@ -182,7 +189,7 @@ def _part(part: Fields) -> str:
 
 
 def _logprobs(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, object]:
-    def entry(token_id: int, logprob: float) -> dict[str, object]:
+    def entry(token_id: int, logprob: float | None) -> dict[str, object]:
         value = tokenizer.token_bytes(token_id)
         return {"token": value.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(value)}
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_prompts
@@ -16,7 +17,7 @@ from .errors import json_response
 from .fields import Fields, is_integers
 from .front import FRONT, Front
 from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
-from .sampling import read_salt
+from .sampling import read_num_samples, read_salt
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
@@ -26,13 +27,13 @@ _UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprob
 
 @dataclass(slots=True)
 class _Choice:
-    """One prompt's answer so far, and where its next token's text begins."""
+    """One answer so far, and where the text of its next token (with logprobs, the prompt's too) begins."""
 
     index: int
     tokenizer: Tokenizer
     with_logprobs: bool
     prompt_text: str
-    offset: int
+    offset: int = 0
     is_begun: bool = False
 
     def body(self, delta: Delta) -> dict[str, object]:
@@ -42,7 +43,7 @@ class _Choice:
         return {
             "index": self.index,
             "text": text,
-            "logprobs": self._logprobs(delta.logprobs) if self.with_logprobs else None,
+            "logprobs": self._logprobs([*delta.prompt_logprobs, *delta.logprobs]) if self.with_logprobs else None,
             **finish(delta.end),
         }
 
@@ -59,7 +60,9 @@ class _Choice:
             "text_offset": offsets,
         }
 
-    def _top(self, token: TokenLogprob, text: str) -> dict[str, float]:
+    def _top(self, token: TokenLogprob, text: str) -> dict[str, float] | None:
+        if token.logprob is None:
+            return None
         top = {self.tokenizer.token_text(token_id): logprob for token_id, logprob in token.top}
         return top | {text: token.logprob}
 
@@ -76,13 +79,11 @@ async def completions(request: web.Request) -> web.StreamResponse:
     prompts = await _read_prompts(front, fields, answering)
     is_echoed = fields.boolean("echo", False)
     with_logprobs = prompts[0].sampling.num_top_logprobs is not None
-    if is_echoed and with_logprobs:
-        raise Refused("echo with logprobs is not supported yet. Leave one of them out.", field="echo")
     front.warn_unknown(fields)
     choices = []
     for i, prompt in enumerate(prompts):
         text = front.generator.tokenizer.decode(prompt.token_ids, skip_special_tokens=True) if is_echoed else ""
-        choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text, len(text)))
+        choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text))
     async with front.generator.start_all(prompts, times) as generations:
         if answering.is_stream:
             return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
@@ -97,7 +98,7 @@ async def _frames(
     answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]
 ) -> AsyncGenerator[dict[str, object], None]:
     async for i, delta in merged(generations):
-        if delta.text or delta.logprobs or delta.end is not None or not choices[i].is_begun:
+        if delta.text or delta.logprobs or delta.prompt_logprobs or delta.end is not None or not choices[i].is_begun:
             yield answering.chunk([choices[i].body(delta)], [generations[i]])
     if answering.with_usage:
         yield answering.usage_chunk(generations)
@@ -110,17 +111,16 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
         max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
         num_top_logprobs=fields.integer("logprobs"),
     )
+    if fields.boolean("echo", False) and sampling.num_top_logprobs is not None:
+        sampling = replace(sampling, prompt_logprobs_from=0)
     salt = read_salt(fields)
     token_ids = await _read_token_ids(front, fields)
-    return [
-        Prompt(
-            token_ids=each,
-            sampling=sampling,
-            request_id=answering.id if len(token_ids) == 1 else f"{answering.id}_{i}",
-            salt=salt,
-        )
-        for i, each in enumerate(token_ids)
-    ]
+    num_samples = read_num_samples(fields)
+    prompts: list[Prompt] = []
+    for i, each in enumerate(token_ids):
+        request_id = answering.id if len(token_ids) == 1 else f"{answering.id}_{i}"
+        prompts += Prompt(token_ids=each, sampling=sampling, request_id=request_id, salt=salt).samples(num_samples)
+    return prompts
 
 
 async def _read_token_ids(front: Front, fields: Fields) -> list[list[int]]:
@@ -146,5 +146,6 @@ def _joined(deltas: Sequence[Delta]) -> Delta:
         text="".join(delta.text for delta in deltas),
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
         logprobs=[token for delta in deltas for token in delta.logprobs],
+        prompt_logprobs=[token for delta in deltas for token in delta.prompt_logprobs],
         end=deltas[-1].end,
     )

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from wire.errors import Refused
-from wire.sampling import SamplingParams
+from wire.sampling import MAX_SAMPLES, SamplingParams
 
 from .fields import Fields, shown
 
 MAX_RID_CHARACTERS = 256
 
 _LARGEST_TOP_K = 2**31 - 1
+_MOST_ID_DIGITS = 10
 
 UNSUPPORTED: dict[str, object] = {
-    "n": 1,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-    "min_new_tokens": 0,
-    "min_tokens": 0,
     "beam_width": 1,
-    "logit_bias": None,
     "regex": None,
     "json_schema": None,
     "ebnf": None,
     "structural_tag": None,
-    "stop_regex": None,
     "custom_params": None,
     "watermark": None,
     "lora_path": None,
@@ -34,34 +29,76 @@ UNSUPPORTED: dict[str, object] = {
 """Fields that clients know and this server does not, with the value that asks for nothing (beside null and empty)."""
 
 
-def read_sampling(
-    fields: Fields, *, max_new_tokens: int | None, seed: int | None, num_top_logprobs: int | None
-) -> SamplingParams:
-    """The sampling parameters in `fields`, unchecked as to range.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNames:
+    """The sampling parameters that each API names in its own way."""
+
+    max_new_tokens: int | None
+    min_new_tokens: int | None
+    seed: int | None
+    num_top_logprobs: int | None
+
+
+def read_sampling(fields: Fields, own: OwnNames) -> SamplingParams:
+    """The sampling parameters in `fields` and `own`, unchecked as to range.
 
     Raises:
         Refused: a field has the wrong type or is not supported.
     """
     fields.refuse(UNSUPPORTED)
     default = SamplingParams()
-    temperature = fields.number("temperature")
-    top_p = fields.number("top_p")
     top_k = fields.integer("top_k")
-    min_p = fields.number("min_p")
+
+    def number(name: str, otherwise: float) -> float:
+        value = fields.number(name)
+        return otherwise if value is None else value
+
     return SamplingParams(
-        max_new_tokens=max_new_tokens,
-        temperature=default.temperature if temperature is None else temperature,
+        max_new_tokens=own.max_new_tokens,
+        temperature=number("temperature", default.temperature),
         top_k=None if top_k in (None, -1, 0) else min(top_k, _LARGEST_TOP_K),
-        top_p=default.top_p if top_p is None else top_p,
-        min_p=default.min_p if min_p is None else min_p,
-        seed=seed,
+        top_p=number("top_p", default.top_p),
+        min_p=number("min_p", default.min_p),
+        repetition_penalty=number("repetition_penalty", default.repetition_penalty),
+        frequency_penalty=number("frequency_penalty", default.frequency_penalty),
+        presence_penalty=number("presence_penalty", default.presence_penalty),
+        logit_bias=_read_logit_bias(fields),
+        min_new_tokens=own.min_new_tokens or 0,
+        seed=own.seed,
         stop=fields.strings("stop"),
         stop_token_ids=fields.integers("stop_token_ids"),
+        stop_regex=tuple(pattern for pattern in fields.strings("stop_regex") if pattern),
         ignore_eos=fields.boolean("ignore_eos", False),
         skip_special_tokens=fields.boolean("skip_special_tokens", True),
         no_stop_trim=fields.boolean("no_stop_trim", False),
-        num_top_logprobs=num_top_logprobs,
+        num_top_logprobs=own.num_top_logprobs,
     )
+
+
+def _read_logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
+    biases: dict[int, float] = {}
+    for key, value in fields.mapping("logit_bias").items():
+        if not (key.isascii() and key.isdigit() and len(key) <= _MOST_ID_DIGITS):
+            raise fields.wrong_type("logit_bias", "an object of token ids (as strings) to numbers", {key: value})
+        if type(value) is not int and type(value) is not float:
+            raise fields.wrong_type("logit_bias", "an object of token ids to numbers", {key: value})
+        biases[int(key)] = float(value)
+    return tuple(biases.items())
+
+
+def read_num_samples(fields: Fields) -> int:
+    """How many answers a prompt is to get.
+
+    Raises:
+        Refused: `n` is no number of answers.
+    """
+    n = fields.integer("n")
+    if n is None:
+        return 1
+    if 1 <= n <= MAX_SAMPLES:
+        return n
+    name = fields.name("n")
+    raise Refused(f"{name} must be in [1, {MAX_SAMPLES}], got {n}. Change {name}.", field=name)
 
 
 def read_salt(fields: Fields) -> str:

@@ -33,12 +33,16 @@ GREEDY = SamplingParams(temperature=0.0, num_top_logprobs=0, seed=0)
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one row starts from; `pages` hold KV of the first `num_cached_tokens` tokens."""
+    """What one row starts from; `pages` hold KV of the first `num_cached_tokens` tokens.
+
+    The last `num_output_tokens` are the output of a row that resumes.
+    """
 
     token_ids: Sequence[int]
     params: SamplingParams = GREEDY
     pages: tuple[int, ...] = ()
     num_cached_tokens: int = 0
+    num_output_tokens: int = 0
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Output:
     pages: tuple[int, ...]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[bytes] = field(default_factory=list)
     broken: bool = False
 
     def first(self, num_tokens: int) -> Output:
@@ -97,13 +102,20 @@ class Bed:
             num_pages = -(-(len(prompt.token_ids) + num_tokens) // self.page_tokens) - len(prompt.pages)
             pages = (*prompt.pages, *(self.free_pages.pop() for _ in range(num_pages)))
             outputs.append(Output(pages=pages))
+            num_prompt = len(prompt.token_ids) - prompt.num_output_tokens
+            params = prompt.params
+            scored_from = params.prompt_logprobs_from
             admissions.append(
                 Admission(
                     row=row,
                     request_id=str(row),
-                    sampling=prompt.params,
+                    sampling=params,
                     num_cached_tokens=prompt.num_cached_tokens,
                     page_ids=ids_to_bytes(pages),
+                    num_prompt_tokens=num_prompt,
+                    first_logprob=None if scored_from is None else max(1, scored_from),
+                    prompt_ids=ids_to_bytes(prompt.token_ids[:num_prompt]) if params.needs_prompt_ids else b"",
+                    output_ids=ids_to_bytes(prompt.token_ids[num_prompt:]) if params.needs_output_ids else b"",
                 )
             )
         self.execute(StepPlan(step=0, admissions=tuple(admissions)))
@@ -128,6 +140,8 @@ class Bed:
     def _take(self, result: StepResult, steps: Sequence[RowStep], outputs: Sequence[Output]) -> None:
         rows = [step.row for step in steps if step.is_sampled]
         broken = {one.row for one in result.broken}
+        for scored in result.prompt_logprobs:
+            outputs[scored.row].prompt_logprobs += scored.entries
         for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), result.logprobs, strict=True):
             outputs[row].token_ids.append(token_id)
             outputs[row].broken |= row in broken

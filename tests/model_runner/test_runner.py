@@ -71,6 +71,22 @@ def test_sampled_text_does_not_depend_on_the_batch(tiny: Decoder) -> None:
         assert Bed(tiny).generate(prompts[i : i + 1], 12)[0].token_ids == together[i].token_ids
 
 
+@pytest.mark.parametrize("seed", [5, -1])
+def test_a_seed_gives_the_same_text_alone_and_in_a_batch_of_32(tiny: Decoder, seed: int) -> None:
+    wishes = [
+        {"temperature": 1.2, "top_p": 0.9},
+        {"repetition_penalty": 1.3, "top_k": 40},
+        {"frequency_penalty": 0.4, "presence_penalty": 0.4, "min_p": 0.02},
+        {"logit_bias": ((4, 2.0),), "min_new_tokens": 5, "stop_token_ids": (9,)},
+    ]
+    prompts = [Prompt([1 + i, 50, 60 - i] * (1 + i % 9), SamplingParams(seed=seed, **wishes[i % 4])) for i in range(32)]
+    together = Bed(tiny).generate(prompts, 16)
+    assert len({tuple(output.token_ids) for output in together}) == 32
+    for i in range(8):
+        (alone,) = Bed(tiny).generate([prompts[4 * i + i % 4]], 16, chunk_tokens=5)
+        assert alone.token_ids == together[4 * i + i % 4].token_ids
+
+
 def test_a_request_with_bad_logits_breaks_and_neither_its_neighbours_nor_its_pages_do(tiny: Decoder) -> None:
     poison = 198
     bed = Bed(tiny, num_pages=12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
@@ -14,7 +15,7 @@ from scheduler.settle import settle
 from scheduler.state import Limits, Reply, State, make_state
 from tests.scheduler.fake_runner import VOCABULARY, FakeRunner
 from wire import messages
-from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes
+from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes, unpack_logprobs
 from wire.sampling import SamplingParams
 
 CLIENT = ClientId(b"client")
@@ -26,6 +27,7 @@ class Harness:
     runner: FakeRunner
     sent: deque[StepPlan] = field(default_factory=deque)
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    prompt_logprobs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reuses: dict[str, messages.Reuse] = field(default_factory=dict)
     terminal: dict[str, messages.Done | messages.Refused] = field(default_factory=dict)
     now_s: float = 0.0
@@ -38,8 +40,11 @@ class Harness:
         max_new_tokens: int | None = 4,
         stop_token_ids: tuple[int, ...] = (),
         salt: str = "",
+        **more: Any,  # noqa: ANN401 - sampling parameters of any type
     ) -> None:
-        sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids)
+        sampling = SamplingParams(
+            max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids, **more
+        )
         message = messages.Submit(request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt)
         self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
 
@@ -78,6 +83,8 @@ class Harness:
                 case messages.Tokens() as tokens:
                     assert tokens.request_id not in self.terminal, "tokens after the end"
                     self.outputs[tokens.request_id] += bytes_to_ids(tokens.token_ids)
+                    told = [unpack_logprobs(entry)[0] for entry in tokens.prompt_logprobs]
+                    self.prompt_logprobs[tokens.request_id] += told
                     if tokens.reuse is not None:
                         assert tokens.request_id not in self.reuses, "reuse figures were told twice"
                         self.reuses[tokens.request_id] = tokens.reuse

@@ -6,11 +6,12 @@ import pytest
 from radix.cache import Lease, OutOfPages, PageId, PrefixCache
 from scheduler import intake
 from scheduler.config import SchedulerConfig
+from scheduler.leave import retract
 from scheduler.settle import OutOfStep, settle
-from tests.scheduler.fake_runner import expected_output
+from tests.scheduler.fake_runner import VOCABULARY, expected_output
 from tests.scheduler.harness import CLIENT, make_harness
 from wire import messages
-from wire.messages import StepResult
+from wire.messages import StepResult, bytes_to_ids
 
 DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
 
@@ -230,6 +231,54 @@ def test_when_pages_run_out_a_younger_request_is_sent_back_and_still_answers_rig
     assert harness.terminal["r0"].num_retractions == 0, "the oldest is never a victim"
 
 
+def test_a_retracted_request_with_penalties_comes_back_with_its_ids() -> None:
+    harness = make_harness(num_pages=12, page_tokens=4)
+    harness.state.output_length.mean_tokens = 1.0
+    for i in range(3):
+        harness.submit(f"r{i}", DOCUMENT[40 * i : 40 * i + 8], max_new_tokens=24, repetition_penalty=1.2)
+    harness.run()
+    assert harness.state.counters.retractions_total > 0
+    for i in range(3):
+        assert harness.outputs[f"r{i}"] == expected_output(DOCUMENT[40 * i : 40 * i + 8], max_new_tokens=24)
+
+
+@pytest.mark.parametrize(
+    ("params", "has_prompt", "has_output"),
+    [
+        ({}, False, False),
+        ({"min_new_tokens": 3}, False, False),
+        ({"frequency_penalty": 0.5}, False, True),
+        ({"presence_penalty": 0.5}, False, True),
+        ({"repetition_penalty": 1.5}, True, True),
+    ],
+)
+def test_an_admission_carries_old_ids_only_when_sampling_looks_at_them(
+    params: dict[str, float], has_prompt: bool, has_output: bool
+) -> None:
+    harness = make_harness()
+    harness.submit("a", DOCUMENT[:10], max_new_tokens=8, **params)
+    first = harness.send_plan()
+    harness.retire()
+    retract(harness.state, harness.state.running["a"])
+    again = harness.send_plan()
+    output = harness.outputs["a"]
+    assert len(output) == 1
+    for plan, known in ((first, []), (again, output)):
+        (admission,) = plan.admissions
+        assert admission.num_prompt_tokens == 10
+        assert bytes_to_ids(admission.prompt_ids) == (DOCUMENT[:10] if has_prompt else [])
+        assert bytes_to_ids(admission.output_ids) == (known if has_output else [])
+
+
+def test_a_bias_on_an_id_outside_the_vocabulary_is_refused() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2], logit_bias=((VOCABULARY, 1.0),))
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.field == "logit_bias"
+    assert str(VOCABULARY) in refused.message
+
+
 def test_a_retracted_request_keeps_its_reuse_figures_of_the_first_scheduling() -> None:
     harness = make_harness(num_pages=12, page_tokens=4)
     harness.state.output_length.mean_tokens = 1.0
@@ -373,3 +422,56 @@ def test_plans_are_deltas_a_decode_step_of_many_rows_is_a_few_bytes_a_row() -> N
             return
         harness.retire()
     raise AssertionError("the rows never decoded together")
+
+
+def test_several_answers_to_one_prompt_compute_it_once() -> None:
+    harness = make_harness(num_pages=400, page_tokens=4, config=SchedulerConfig(max_running=8, prefill_tokens=64))
+    for i in range(6):
+        harness.submit(f"r_{i}", DOCUMENT[:202], max_new_tokens=4)
+    harness.run()
+    assert all(harness.outputs[f"r_{i}"] == harness.outputs["r_0"] for i in range(6))
+    assert harness.runner.prefilled_tokens == 202 + 5 * 2, "each follower computes what no whole page holds"
+    assert [harness.reuses[f"r_{i}"].cached_tokens for i in range(6)] == [0] + [200] * 5
+
+
+@pytest.mark.parametrize(("start", "cached"), [(0, 0), (1, 0), (50, 49), (99, 98), (300, 99)])
+def test_prompt_logprobs_bypass_the_cache_from_where_they_are_wanted(start: int, cached: int) -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=16))
+    harness.submit("warm", DOCUMENT[:100], max_new_tokens=1)
+    harness.run()
+    harness.submit("scored", DOCUMENT[:100], max_new_tokens=0, prompt_logprobs_from=start)
+    harness.run()
+    assert harness.prompt_logprobs["scored"] == list(range(max(1, start), 100))
+    assert harness.state.counters.cached_tokens_total == cached
+    assert harness.state.counters.bypassed_tokens_total == 99 - cached
+    assert harness.terminal["scored"].reason == "length"
+    harness.check()
+
+
+def test_a_retracted_request_tells_each_prompt_logprob_once() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=16))
+    harness.submit("a", DOCUMENT[:60], prompt_logprobs_from=5)
+    harness.send_plan()
+    harness.send_plan()
+    harness.retire()
+    retract(harness.state, harness.state.running["a"])
+    harness.run()
+    assert harness.prompt_logprobs["a"] == list(range(5, 60))
+    assert harness.outputs["a"] == expected_output(DOCUMENT[:60], max_new_tokens=4)
+
+
+def test_a_request_that_must_compute_a_prefix_itself_does_not_wait_for_another_to_do_it() -> None:
+    harness = make_harness(config=SchedulerConfig(prefill_tokens=32))
+    harness.submit("leader", DOCUMENT[:100])
+    harness.submit("follower", DOCUMENT[:12])
+    harness.submit("scored", DOCUMENT[:12], prompt_logprobs_from=0)
+    harness.send_plan()
+    assert set(harness.state.running) == {"leader", "scored"}
+
+
+def test_a_chosen_id_outside_the_vocabulary_is_refused() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2], num_top_logprobs=0, logprob_ids=(1, VOCABULARY))
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.field == "token_ids_logprob"

@@ -42,6 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.harness = make_harness(num_pages=num_tokens // page_tokens, page_tokens=page_tokens, config=config)
         self.wanted: dict[str, list[int]] = {}
+        self.wanted_logprobs: dict[str, list[int]] = {}
         self.num_submitted = 0
 
     @rule(
@@ -51,6 +52,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens=st.integers(0, 30),
         stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
         salt=st.sampled_from(["", "other"]),
+        penalty=st.sampled_from([1.0, 1.5]),
+        logprobs_from=st.sampled_from([None, None, 0, 9]),
     )
     def submit(
         self,
@@ -60,11 +63,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_new_tokens: int,
         stop: list[int],
         salt: str,
+        penalty: float,
+        logprobs_from: int | None,
     ) -> None:
         prompt = prefix[:prefix_tokens] + suffix
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
-        self.harness.submit(request_id, prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop), salt=salt)
+        self.harness.submit(
+            request_id,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            stop_token_ids=tuple(stop),
+            salt=salt,
+            repetition_penalty=penalty,
+            prompt_logprobs_from=logprobs_from,
+        )
+        first = len(prompt) if logprobs_from is None else max(1, logprobs_from)
+        self.wanted_logprobs[request_id] = list(range(first, len(prompt)))
         self.wanted[request_id] = expected_output(prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop))
 
     @rule(data=st.data(), is_finish=st.booleans())
@@ -118,6 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ended = self.harness.terminal[request_id]
             if isinstance(ended, messages.Done) and ended.reason == "length":
                 assert self.harness.outputs.get(request_id, []) == wanted
+                assert self.harness.prompt_logprobs[request_id] == self.wanted_logprobs[request_id]
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -40,7 +40,10 @@ def strategy(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type of any kind
     if typing.get_origin(hint) is tuple:
-        return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
+        parts = typing.get_args(hint)
+        if parts[-1] is not Ellipsis:
+            return st.tuples(*(values(part) for part in parts))
+        return st.lists(values(parts[0]), max_size=3).map(tuple)
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
     if type(None) in typing.get_args(hint):

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from wire.errors import Refused
-from wire.sampling import SamplingParams, checked
+from wire.sampling import MAX_SAMPLES, SamplingParams, checked, with_seed_of_sample
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ from wire.sampling import SamplingParams, checked
         {"top_p": 1e-9},
         {"min_p": 0.0},
         {"min_p": 1.0},
+        {"repetition_penalty": 1e-9},
+        {"repetition_penalty": 2.0},
+        {"frequency_penalty": -2.0},
+        {"frequency_penalty": 2.0},
+        {"presence_penalty": -2.0},
+        {"presence_penalty": 2.0},
+        {"logit_bias": ((0, -100.0), (2**31 - 1, 100.0))},
+        {"min_new_tokens": 5, "max_new_tokens": 5},
+        {"min_new_tokens": 5},
         {"seed": -(2**63)},
         {"seed": 2**63 - 1},
         {"num_top_logprobs": 0},
@@ -27,6 +36,7 @@ from wire.sampling import SamplingParams, checked
         {"stop": ("a",) * 32},
         {"stop_token_ids": (0, 2**31 - 1)},
         {"stop_token_ids": (5,) * 1024},
+        {"stop_regex": ("a" * 256,) * 32},
     ],
 )
 def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
@@ -47,11 +57,21 @@ def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
         ({"top_p": math.nan}, "top_p", ("(0, 1]", "nan")),
         ({"min_p": -0.1}, "min_p", ("[0, 1]", "-0.1")),
         ({"min_p": 1.1}, "min_p", ("[0, 1]", "1.1")),
+        ({"repetition_penalty": 0.0}, "repetition_penalty", ("(0, 2]", "got 0.0")),
+        ({"repetition_penalty": 2.1}, "repetition_penalty", ("(0, 2]", "2.1")),
+        ({"frequency_penalty": -2.1}, "frequency_penalty", ("[-2, 2]", "-2.1")),
+        ({"presence_penalty": math.nan}, "presence_penalty", ("[-2, 2]", "nan")),
+        ({"logit_bias": ((1, 100.5),)}, "logit_bias", ("[-100, 100]", "100.5")),
+        ({"logit_bias": ((-1, 1.0),)}, "logit_bias", ("got -1",)),
+        ({"min_new_tokens": -1}, "min_new_tokens", ("at least 0", "-1")),
+        ({"min_new_tokens": 6, "max_new_tokens": 5}, "min_new_tokens", ("[0, 5]", "got 6")),
         ({"seed": 2**63}, "seed", (str(2**63),)),
         ({"num_top_logprobs": 21}, "logprobs", ("20", "21")),
         ({"num_top_logprobs": -1}, "logprobs", ("-1",)),
         ({"stop": ("a",) * 33}, "stop", ("33", "32")),
         ({"stop": ("a", "")}, "stop", ("empty",)),
+        ({"stop_regex": ("a",) * 33}, "stop_regex", ("33", "32")),
+        ({"stop_regex": ("a" * 257,)}, "stop_regex", ("257", "256")),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids", ("-1",)),
         ({"stop_token_ids": (2**31,)}, "stop_token_ids", (str(2**31),)),
     ],
@@ -72,3 +92,12 @@ def test_a_value_out_of_range_is_refused_with_field_limit_and_value(
 )
 def test_greedy_is_no_temperature_or_one_candidate(fields: dict[str, Any], is_greedy: bool) -> None:
     assert SamplingParams(**fields).is_greedy is is_greedy
+
+
+@pytest.mark.parametrize("seed", [0, 7, -1, -(2**63), 2**63 - 1])
+def test_answers_to_one_prompt_have_seeds_of_their_own_and_the_first_has_the_given(seed: int) -> None:
+    samples = [with_seed_of_sample(SamplingParams(seed=seed), i) for i in range(MAX_SAMPLES)]
+    assert samples[0].seed == seed
+    assert len({checked(params).seed for params in samples}) == MAX_SAMPLES
+    assert not {params.seed for params in samples[1:]} & set(range(seed - 200, seed + 200))
+    assert with_seed_of_sample(SamplingParams(), 3).seed is None

@@ -231,3 +231,81 @@ async def test_special_tokens_in_a_prompt_are_recognised(server: Server, http: a
     submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
     assert isinstance(submit, Submit)
     assert submitted_ids(submit) == [BOS, 97]
+
+
+async def test_penalties_and_bias_reach_the_scheduler(server: Server, http: aiohttp.ClientSession) -> None:
+    wish = {"frequency_penalty": 0.5, "presence_penalty": 1, "repetition_penalty": 1.1, "min_new_tokens": 3}
+    await _generate(http, text="x", sampling_params={**wish, "logit_bias": {"65": 1}})
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert {name: getattr(submit.sampling, name) for name in wish} == wish
+    assert submit.sampling.logit_bias == ((65, 1.0),)
+
+
+@pytest.mark.parametrize("text", ["ab", ["ab", "xyz"]])
+async def test_several_answers_are_grouped_by_prompt(
+    server: Server, http: aiohttp.ClientSession, text: str | list[str]
+) -> None:
+    server.scheduler.script = lambda submit: Script(submitted_ids(submit))
+    answers = await _generate(http, text=text, rid="r", sampling_params={"n": 2, "sampling_seed": -1})
+    texts = [text, text] if isinstance(text, str) else ["ab", "ab", "xyz", "xyz"]
+    assert [answer["text"] for answer in answers] == texts
+    ids = [answer["meta_info"]["id"] for answer in answers]
+    assert ids == (["r_0", "r_1"] if isinstance(text, str) else ["r_0_0", "r_0_1", "r_1_0", "r_1_1"])
+    seeds = [message.sampling.seed for message in server.scheduler.received if isinstance(message, Submit)]
+    assert seeds[0] == -1
+    assert len(set(seeds[:2])) == 2
+    frames = await _stream(http, text=text, sampling_params={"n": 2})
+    assert [{f["index"]: f["text"] for f in frames}[i] for i in range(len(texts))] == texts
+
+
+async def test_a_pattern_ends_the_answer_behind_what_matched(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("one 123 two 45"), per_frame=20, is_held=True)
+    wish = {"stop_regex": ["[0-9]+ t", "zzz"], "stop": ["two", "45"]}
+    answer = await _generate(http, text="x", rid="s", sampling_params=wish)
+    assert answer["text"] == "one 123 t"
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": "[0-9]+ t"}
+    finish = await server.scheduler.received_where(lambda message: isinstance(message, Finish))
+    assert finish == Finish(request_id="s", kept_tokens=9)
+    earlier = await _generate(http, text="x", sampling_params={"stop_regex": "t.o", "stop": ["3"]})
+    assert earlier["text"] == "one 12"
+    assert earlier["meta_info"]["finish_reason"]["matched"] == "3"
+
+
+async def test_logprobs_of_a_prompt_and_of_chosen_ids(server: Server, http: aiohttp.ClientSession) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi"))
+    wish = {
+        "return_logprob": True,
+        "top_logprobs_num": 1,
+        "token_ids_logprob": [66, 67],
+        "return_text_in_logprobs": True,
+    }
+    answer = await _generate(http, text="abc", logprob_start_len=0, **wish)
+    meta = answer["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, 97, "a"], [-0.5, 98, "b"], [-0.5, 99, "c"]]
+    assert meta["input_top_logprobs"] == [None, [[-0.5, 98, "b"]], [[-0.5, 99, "c"]]]
+    assert meta["input_token_ids_logprobs"] == [None, *[[[-66.0, 66, "B"], [-67.0, 67, "C"]]] * 2]
+    assert meta["output_token_logprobs"] == [[-0.5, 104, "h"], [-0.5, 105, "i"]]
+    assert meta["output_token_ids_logprobs"] == [[[-66.0, 66, "B"], [-67.0, 67, "C"]]] * 2
+    later = (await _generate(http, text="abc", logprob_start_len=2, **wish))["meta_info"]
+    assert later["input_token_logprobs"] == [[-0.5, 99, "c"]]
+    none = (await _generate(http, text="abc", logprob_start_len=-1, **wish))["meta_info"]
+    assert none["input_token_logprobs"] == []
+    without = (await _generate(http, text="abc", logprob_start_len=0, token_ids_logprob=[5]))["meta_info"]
+    assert "input_token_logprobs" not in without
+
+
+async def test_a_prompt_is_scored_without_a_token_of_output(server: Server, http: aiohttp.ClientSession) -> None:
+    answers = await _generate(
+        http,
+        text=["ab", "xyz"],
+        sampling_params={"max_new_tokens": 0},
+        return_logprob=True,
+        logprob_start_len=[1, 0],
+        token_ids_logprob=[[5], None],
+    )
+    metas = [answer["meta_info"] for answer in answers]
+    assert [[one[1] for one in meta["input_token_logprobs"]] for meta in metas] == [[98], [120, 121, 122]]
+    assert metas[0]["input_token_ids_logprobs"] == [[[-5.0, 5, None]]]
+    assert "input_token_ids_logprobs" not in metas[1]
+    assert all(meta["output_token_logprobs"] == [] for meta in metas)

@@ -260,3 +260,94 @@ async def test_an_error_after_the_first_chunk_is_a_frame_of_the_stream(server: S
 
 def test_the_fake_vocabulary_is_what_these_tests_assume() -> None:
     assert (BOS, EOS, END_OF_TURN) == (256, 257, 258)
+
+
+async def test_penalties_and_bias_reach_the_scheduler(server: Server, client: openai.AsyncOpenAI) -> None:
+    wish = {"frequency_penalty": 0.5, "presence_penalty": -1, "logit_bias": {"65": -100, "66": 2.5}, "max_tokens": 8}
+    more = {"repetition_penalty": 1.1, "min_tokens": 3}
+    await client.chat.completions.create(model="fake", messages=USER, **wish, extra_body=more)
+    await client.completions.create(model="fake", prompt="x", **wish, extra_body=more)
+    submits = [message for message in server.scheduler.received if isinstance(message, Submit)]
+    assert len(submits) == 2
+    for submit in submits:
+        sampling = submit.sampling
+        assert (sampling.frequency_penalty, sampling.presence_penalty, sampling.repetition_penalty) == (0.5, -1, 1.1)
+        assert sampling.logit_bias == ((65, -100.0), (66, 2.5))
+        assert sampling.min_new_tokens == 3
+
+
+def _numbered(submit: Submit) -> Script:
+    """An answer that tells a prompt's samples apart by their ids."""
+    return Script(text_ids(f"answer {submit.request_id.rpartition('_')[2]}"), cached_tokens=2)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_chat_gives_several_choices(server: Server, client: openai.AsyncOpenAI, is_stream: bool) -> None:
+    server.scheduler.script = _numbered
+    wish = {"model": "fake", "messages": USER, "n": 3, "seed": 7, "logprobs": True}
+    texts: dict[int, str] = {}
+    if is_stream:
+        options = {"include_usage": True}
+        chunks = [c async for c in await client.chat.completions.create(**wish, stream=True, stream_options=options)]
+        roles = [choice.index for chunk in chunks for choice in chunk.choices if choice.delta.role]
+        ends = [choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+        assert sorted(roles) == sorted(ends) == [0, 1, 2]
+        for choice in (choice for chunk in chunks for choice in chunk.choices):
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        used = chunks[-1].usage
+    else:
+        answer = await client.chat.completions.create(**wish)
+        texts = {choice.index: choice.message.content for choice in answer.choices}
+        assert all(len(choice.logprobs.content) == 8 for choice in answer.choices)
+        used = answer.usage
+    assert texts == {0: "answer 0", 1: "answer 1", 2: "answer 2"}
+    submits = [message for message in server.scheduler.received if isinstance(message, Submit)]
+    assert len({submit.token_ids for submit in submits}) == 1
+    assert used.prompt_tokens == len(submitted_ids(submits[0]))
+    assert used.completion_tokens == 24
+    assert used.prompt_tokens_details.cached_tokens == 2
+    seeds = [submit.sampling.seed for submit in submits]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+
+
+async def test_the_choices_of_several_prompts_are_grouped_by_prompt(server: Server, client: openai.AsyncOpenAI) -> None:
+    server.scheduler.script = lambda submit: Script(submitted_ids(submit))
+    answer = await client.completions.create(model="fake", prompt=["ab", "xyz"], n=2, echo=True)
+    assert [(choice.index, choice.text) for choice in answer.choices] == [
+        (0, "abab"),
+        (1, "abab"),
+        (2, "xyzxyz"),
+        (3, "xyzxyz"),
+    ]
+    assert answer.usage.prompt_tokens == 5
+    assert answer.usage.completion_tokens == 10
+
+
+async def test_leaving_a_chat_with_several_choices_cancels_them_all(server: Server, client: openai.AsyncOpenAI) -> None:
+    server.scheduler.script = lambda _: Script(is_held=True)
+    stream = await client.chat.completions.create(model="fake", messages=USER, n=2, stream=True)
+    await anext(aiter(stream))
+    await stream.close()
+    for submit in [message for message in server.scheduler.received if isinstance(message, Submit)]:
+        await server.scheduler.received_where(lambda m, rid=submit.request_id: m == Cancel(request_id=rid))
+    assert server.client.num_open == 0
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_echoed_prompt_has_logprobs(server: Server, client: openai.AsyncOpenAI, is_stream: bool) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hi"))
+    wish = {"model": "fake", "prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": 1}
+    if is_stream:
+        choices = [chunk.choices[0] async for chunk in await client.completions.create(**wish, stream=True)]
+    else:
+        choices = (await client.completions.create(**wish)).choices
+    assert "".join(choice.text for choice in choices) == "abch"
+
+    def joined(name: str) -> list[object]:
+        return [item for choice in choices for item in getattr(choice.logprobs, name)]
+
+    assert joined("tokens") == ["a", "b", "c", "h"]
+    assert joined("token_logprobs") == [None, -0.5, -0.5, -0.5]
+    assert joined("top_logprobs") == [None, {"b": -0.5}, {"c": -0.5}, {"h": -0.5}]
+    assert joined("text_offset") == [0, 1, 2, 3]

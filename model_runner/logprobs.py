@@ -1,0 +1,94 @@
+"""Logprobs that requests ask for: of given tokens, of the most likely ones, of chosen ids. Knows no sampling.
+
+All are of the model's own distribution: raw logits, before penalties, bias and temperature.
+"""
+
+# B rows · V vocabulary · N tokens of a slice of a prompt
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wire.messages import Admission, PromptLogprobs, RowStep, pack_logprobs
+from wire.sampling import SamplingParams
+
+from .batch import BatchPlan
+
+_SLICE_TOKENS = 64
+"""Prompt tokens whose logits are held at once."""
+
+
+def pack_rows(logits_BV: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -> list[bytes]:
+    """One entry per row: the token's logprob, the most likely ones, then those of `logprob_ids`."""
+    log_mass = logits_BV.logsumexp(dim=-1, keepdim=True)
+    own = (logits_BV.gather(1, token_ids[:, None]) - log_mass).squeeze(1).tolist()
+    num_top = max(one.num_top_logprobs or 0 for one in params)
+    top = logits_BV.topk(min(num_top, logits_BV.shape[1]), dim=-1)
+    top_ids, top_logprobs = top.indices.tolist(), (top.values - log_mass).tolist()
+    entries = []
+    for b, one in enumerate(params):
+        n = one.num_top_logprobs or 0
+        pairs = list(zip(top_ids[b][:n], top_logprobs[b][:n], strict=True))
+        if one.logprob_ids:
+            chosen = logits_BV[b, list(one.logprob_ids)] - log_mass[b]
+            pairs += zip(one.logprob_ids, chosen.tolist(), strict=True)
+        entries.append(pack_logprobs(own[b], pairs))
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A live row's prompt, and the first position in it whose logprob is wanted."""
+
+    prompt_ids: NDArray[np.int64]
+    first: int
+    sampling: SamplingParams
+
+
+class PromptScorer:
+    """Gives the logprobs of prompt tokens as their chunks are computed, for the live rows that want them."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[int, _Wanted] = {}
+
+    def admit(self, admission: Admission) -> None:
+        """Begin a row."""
+        if admission.first_logprob is not None:
+            prompt_ids = np.frombuffer(admission.prompt_ids, "<i4").astype(np.int64)
+            self._wanted[admission.row] = _Wanted(prompt_ids, admission.first_logprob, admission.sampling)
+
+    def release(self, row: int) -> None:
+        """End a row."""
+        self._wanted.pop(row, None)
+
+    def score(
+        self, steps: Sequence[RowStep], batch: BatchPlan, hidden_TD: Tensor, logits: Callable[[Tensor], Tensor]
+    ) -> tuple[tuple[PromptLogprobs, ...], tuple[int, ...]]:
+        """The logprobs that this step's tokens give of the tokens behind them, and the rows where one is no number."""
+        scored, broken = [], []
+        for b, step in enumerate(steps) if self._wanted else ():
+            wanted = self._wanted.get(step.row)
+            if wanted is None:
+                continue
+            first = max(int(batch.prefix_lens[b]) + 1, wanted.first)
+            stop = min(int(batch.kv_lens[b]) + 1, len(wanted.prompt_ids))
+            if first >= stop:
+                continue
+            behind = int(batch.qo_indptr[b]) - 1 - int(batch.prefix_lens[b])
+            entries: list[bytes] = []
+            for start in range(first, stop, _SLICE_TOKENS):
+                end = min(start + _SLICE_TOKENS, stop)
+                logits_NV = logits(hidden_TD[behind + start : behind + end])
+                if not logits_NV.amax(dim=-1).isfinite().all():
+                    broken.append(step.row)
+                    break
+                targets = torch.from_numpy(wanted.prompt_ids[start:end])
+                entries += pack_rows(logits_NV, targets, [wanted.sampling] * (end - start))
+            scored.append(PromptLogprobs(row=step.row, first=first, entries=tuple(entries)))
+        return tuple(scored), tuple(broken)
