@@ -17,6 +17,9 @@ from .errors import json_response
 from .fields import read_fields, shown
 from .front import FRONT, Front
 
+_MAX_DETOKENIZED = 131_072
+"""Token ids in one `/detokenize`: the library holds the interpreter's lock while it decodes."""
+
 _PROBE_S = 20.0
 _PROBE_SALT = "axil health probe"
 _SECRET = ("api_key",)
@@ -156,6 +159,11 @@ async def detokenize(request: web.Request) -> web.Response:
     if fields.raw("tokens") is None:
         raise fields.wrong_type("tokens", "a list of integers", None)
     token_ids = fields.integers("tokens")
+    if len(token_ids) > _MAX_DETOKENIZED:
+        raise Refused(
+            f"tokens holds {len(token_ids):,} ids; at most {_MAX_DETOKENIZED:,} may be sent. Send them in parts.",
+            field="tokens",
+        )
     if token_ids:
         front.generator.known_ids(token_ids, field="tokens")
     is_skipping = fields.boolean("skip_special_tokens", True)
