@@ -21,6 +21,11 @@ _ARCHITECTURES = {
 }
 _GEMMA3_THETA, _GEMMA3_LOCAL_THETA, _GEMMA3_PATTERN, _GEMMA3_27B_LAYERS = 1_000_000.0, 10_000.0, 6, 62
 _FLOAT32 = 0
+_SCALING_FIELDS = {
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
 _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -118,10 +123,12 @@ def _rope_scaling(header: GgufHeader, path: Path, architecture: str, theta: floa
         return None
     if kind not in ("linear", "yarn"):
         raise BadModel(f"{path} has rope scaling of type {kind!r}; axil knows linear, yarn and Llama 3's")
+    if any(header.metadata.get(prefix + name, 1.0) != 1.0 for name in ("attn_factor", "yarn_attn_factor")):
+        raise BadModel(f"{path} has rope scaling with an attention factor of its own, which axil does not know yet")
     scaling = {"rope_type": kind, "factor": float(factor)}
-    original = header.metadata.get(prefix + "original_context_length")
-    if original is not None:
-        scaling["original_max_position_embeddings"] = original
+    for theirs, ours in _SCALING_FIELDS.items():
+        if prefix + theirs in header.metadata:
+            scaling[ours] = header.metadata[prefix + theirs]
     return scaling
 
 

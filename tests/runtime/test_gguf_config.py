@@ -108,12 +108,20 @@ def test_factors_that_are_not_llama_3_s_are_refused(tmp_path: Path) -> None:
 
 def test_linear_and_yarn_scaling_are_taken_over_and_others_refused(tmp_path: Path) -> None:
     fields = {"rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
-    yarn = write_gguf(tmp_path / "a.gguf", fields={"rope.scaling.type": "yarn", **fields})
+    betas = {"rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0}
+    yarn = write_gguf(tmp_path / "a.gguf", fields={"rope.scaling.type": "yarn", **fields, **betas})
     assert config_of(yarn)["rope_scaling"] == {
         "rope_type": "yarn",
         "factor": 4.0,
         "original_max_position_embeddings": 32,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
     }
+    linear = write_gguf(tmp_path / "c.gguf", fields={"rope.scaling.type": "linear", "rope.scaling.factor": 8.0})
+    assert config_of(linear)["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
+    own = {"rope.scaling.type": "yarn", "rope.scaling.attn_factor": 1.2}
+    with pytest.raises(BadModel, match="an attention factor of its own"):
+        config_of(write_gguf(tmp_path / "d.gguf", fields=fields | own))
     other = write_gguf(tmp_path / "b.gguf", fields={"rope.scaling.type": "longrope", **fields})
     with pytest.raises(BadModel, match="longrope"):
         config_of(other)
