@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
 from wire.errors import AxilError, Unavailable
@@ -30,7 +30,7 @@ DEFAULT_NEW_TOKENS = 128
 
 Setting = str | int | float | bool | None
 TextOrIds = str | list[int]
-Batch = list[str] | list[list[int]]
+Batch = list[str] | list[list[int]] | list[TextOrIds]
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 
 T = TypeVar("T")
@@ -104,24 +104,26 @@ class Engine:
 
     @overload
     def chat(
-        self, messages: list[Message], sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self, messages: Sequence[Message], sampling: Sampling = None, *, salt: str = "", progress: bool = True
     ) -> Completion: ...
 
     @overload
     def chat(
-        self, messages: list[list[Message]], sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = "", progress: bool = True
     ) -> list[Completion]: ...
 
     def chat(
         self,
-        messages: list[Message] | list[list[Message]],
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling: Sampling = None,
         *,
         salt: str = "",
         progress: bool = True,
     ) -> Completion | list[Completion]:
         """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats."""
-        return self._complete(_chat_wishes(messages, sampling, salt), is_batch=_is_batch(messages), progress=progress)
+        return self._complete(
+            _chat_wishes(messages, sampling, salt), is_batch=_is_batch_of_chats(messages), progress=progress
+        )
 
     @overload
     async def agenerate(self, prompts: TextOrIds, sampling: Sampling = None, *, salt: str = "") -> Completion: ...
@@ -136,18 +138,18 @@ class Engine:
         return await self._acomplete(_wishes(prompts, sampling, salt), is_batch=_is_batch(prompts))
 
     @overload
-    async def achat(self, messages: list[Message], sampling: Sampling = None, *, salt: str = "") -> Completion: ...
+    async def achat(self, messages: Sequence[Message], sampling: Sampling = None, *, salt: str = "") -> Completion: ...
 
     @overload
     async def achat(
-        self, messages: list[list[Message]], sampling: Sampling = None, *, salt: str = ""
+        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = ""
     ) -> list[Completion]: ...
 
     async def achat(
-        self, messages: list[Message] | list[list[Message]], sampling: Sampling = None, *, salt: str = ""
+        self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = ""
     ) -> Completion | list[Completion]:
         """As `chat`, without blocking the caller's event loop."""
-        return await self._acomplete(_chat_wishes(messages, sampling, salt), is_batch=_is_batch(messages))
+        return await self._acomplete(_chat_wishes(messages, sampling, salt), is_batch=_is_batch_of_chats(messages))
 
     def stream(
         self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, salt: str = ""
@@ -156,7 +158,7 @@ class Engine:
         return self._chunks(Wish(prompt=prompt, sampling=sampling or _TO_GENERATE, salt=salt))
 
     def stream_chat(
-        self, messages: list[Message], sampling: SamplingParams | None = None, *, salt: str = ""
+        self, messages: Sequence[Message], sampling: SamplingParams | None = None, *, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
         """Give the assistant's next turn, piece by piece; leaving the iteration cancels what is left of it."""
         return self._chunks(Wish(prompt=Chat(messages=messages), sampling=sampling or _TO_CHAT, salt=salt))
@@ -246,8 +248,12 @@ def _abandon_after_fork(processes: EngineProcesses) -> None:
     os.register_at_fork(after_in_child=after_in_child)
 
 
-def _is_batch(given: str | list[Any]) -> bool:
-    return isinstance(given, list) and (not given or isinstance(given[0], str | list))
+def _is_batch(prompts: TextOrIds | Batch) -> bool:
+    return isinstance(prompts, list) and (not prompts or not isinstance(prompts[0], int))
+
+
+def _is_batch_of_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
+    return bool(messages) and not isinstance(messages[0], Mapping)
 
 
 def _wishes(prompts: TextOrIds | Batch, sampling: Sampling, salt: str) -> list[Wish]:
@@ -255,8 +261,10 @@ def _wishes(prompts: TextOrIds | Batch, sampling: Sampling, salt: str) -> list[W
     return _with_sampling(many, sampling, _TO_GENERATE, salt)
 
 
-def _chat_wishes(messages: list[Message] | list[list[Message]], sampling: Sampling, salt: str) -> list[Wish]:
-    many: Sequence[Any] = messages if _is_batch(messages) else [messages]
+def _chat_wishes(
+    messages: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling, salt: str
+) -> list[Wish]:
+    many: Sequence[Any] = messages if _is_batch_of_chats(messages) else [messages]
     return _with_sampling([Chat(messages=each) for each in many], sampling, _TO_CHAT, salt)
 
 

@@ -85,7 +85,7 @@ def _bash(commands: Sequence[_Command]) -> Iterator[str]:
                 choices = shlex.quote(" ".join(option.choices))
                 yield f'        {pattern}) COMPREPLY=($(compgen -W {choices} -- "$current")); return ;;'
             elif option.is_file:
-                yield f'        {pattern}) COMPREPLY=($(compgen -f -- "$current")); return ;;'
+                yield f"        {pattern}) local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$current\")); return ;;"
             elif option.has_value:
                 yield f"        {pattern}) return ;;"
     yield "    esac"
@@ -95,6 +95,7 @@ def _bash(commands: Sequence[_Command]) -> Iterator[str]:
         yield f"        {command.name}) words={shlex.quote(words)} ;;"
     yield "    esac"
     yield '    COMPREPLY=($(compgen -W "$words" -- "$current"))'
+    yield "    local IFS=$'\\n'  # names of files may have spaces"
     yield '    [[ $current == -* ]] || COMPREPLY+=($(compgen -f -- "$current"))'
     yield "}"
     yield "complete -o filenames -F _axil axil"

@@ -96,7 +96,7 @@ async def test_a_stream_that_is_left_and_a_call_that_is_cancelled_free_their_pla
 
 def test_a_prompt_that_is_too_long_is_refused_and_named(engine: axil.Engine) -> None:
     with pytest.raises(axil.AxilError, match="tokens") as caught:
-        engine.generate([FRANCE, [5] * 5000], GREEDY, progress=False)  # type: ignore[list-item]
+        engine.generate([FRANCE, [5] * 5000], GREEDY, progress=False)
     assert caught.value.__notes__ == ["in the prompt with index 1"]
 
 
