@@ -2,6 +2,7 @@ import logging
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,23 @@ def test_a_value_out_of_range_is_one_line_with_flag_limit_and_value(
 
 def test_a_model_that_is_not_there_is_one_line_with_its_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/no/such/model.gguf" in failed(capsys, "serve", "/no/such/model.gguf")
+
+
+def test_a_wrong_key_in_the_file_of_flags_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "axil.yaml"
+    path.write_text("polici: fcfs\n")
+    line = failed(capsys, "serve", "--config", str(path))
+    assert "'polici'" in line
+    assert "did you mean policy" in line
+
+
+def test_the_file_of_flags_is_taken_and_its_values_are_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "axil.yaml"
+    path.write_text("model: /no/such/model.gguf\nport: 99999\n")
+    assert "99999" in failed(capsys, "serve", "--config", str(path))
+    assert "/no/such/model.gguf" in failed(capsys, "serve", "--config", str(path), "--port", "0")
 
 
 def test_a_log_level_that_is_none_is_one_line(
