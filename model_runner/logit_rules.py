@@ -105,22 +105,22 @@ class LogitRules:
         ruled = [(b, self._rules[row]) for b, row in enumerate(rows) if row in self._rules] if self._rules else []
         if not ruled:
             return logits_BV
-        changed_BV = logits_BV.clone()
-        _penalise(changed_BV, [(b, rules.sampling, rules.seen) for b, rules in ruled if rules.seen is not None])
+        changed_BV = logits_BV.clone(memory_format=torch.contiguous_format)
+        flat = changed_BV.view(-1)
+        seen_rows = [(b, rules.sampling, rules.seen) for b, rules in ruled if rules.seen is not None]
+        if seen_rows:
+            _penalise(flat, _places([(b, seen.ids) for b, _, seen in seen_rows], self._vocabulary), seen_rows)
         biased = [(b, rules) for b, rules in ruled if len(rules.bias_ids)]
         if biased:
-            where = _places([(b, rules.bias_ids) for b, rules in biased])
-            changed_BV[where] += torch.from_numpy(np.concatenate([rules.biases for _, rules in biased]))
+            biases = torch.from_numpy(np.concatenate([rules.biases for _, rules in biased]))
+            flat.index_add_(0, _places([(b, rules.bias_ids) for b, rules in biased], self._vocabulary), biases)
         unfinished = [(b, rules.stop_ids) for b, rules in ruled if positions[b] < rules.first_end]
         if unfinished:
-            changed_BV[_places(unfinished)] = -torch.inf
+            flat.index_fill_(0, _places(unfinished, self._vocabulary), -torch.inf)
         return changed_BV
 
 
-def _penalise(logits_BV: Tensor, seen_rows: Sequence[tuple[int, SamplingParams, _Seen]]) -> None:
-    if not seen_rows:
-        return
-    where = _places([(b, seen.ids) for b, _, seen in seen_rows])
+def _penalise(flat: Tensor, places_N: Tensor, seen_rows: Sequence[tuple[int, SamplingParams, _Seen]]) -> None:
     sizes = torch.tensor([seen.size for _, _, seen in seen_rows])
 
     def spread(values: Sequence[float]) -> Tensor:
@@ -130,15 +130,13 @@ def _penalise(logits_BV: Tensor, seen_rows: Sequence[tuple[int, SamplingParams, 
     repetition_N = spread([sampling.repetition_penalty for _, sampling, _ in seen_rows])
     frequency_N = spread([sampling.frequency_penalty for _, sampling, _ in seen_rows])
     presence_N = spread([sampling.presence_penalty for _, sampling, _ in seen_rows])
-    logits_N = logits_BV[where]
+    logits_N = flat.index_select(0, places_N)
     logits_N = torch.where(logits_N < 0, logits_N * repetition_N, logits_N / repetition_N)
     logits_N -= frequency_N * counts_N
     logits_N -= presence_N * (counts_N > 0)
-    logits_BV[where] = logits_N
+    flat.index_copy_(0, places_N, logits_N)
 
 
-def _places(ids_of_rows: Sequence[tuple[int, NDArray[np.int64]]]) -> tuple[Tensor, Tensor]:
-    """Row and column of every id, for one indexed read or write."""
-    rows = np.repeat([b for b, _ in ids_of_rows], [len(ids) for _, ids in ids_of_rows])
-    columns = np.concatenate([ids for _, ids in ids_of_rows])
-    return torch.from_numpy(rows), torch.from_numpy(columns)
+def _places(ids_of_rows: Sequence[tuple[int, NDArray[np.int64]]], vocabulary: int) -> Tensor:
+    """Where every id stands in the flat logits (indexing by row and column takes four times as long)."""
+    return torch.from_numpy(np.concatenate([b * vocabulary + ids for b, ids in ids_of_rows]))

@@ -114,6 +114,7 @@ def launched(launch: RunnerLaunch) -> Iterator[Any]:
     yield start
     for scheduler in opened:
         scheduler.close()
+        shutil.rmtree(scheduler.launch.run_dir)
 
 
 def _plan(step: int) -> StepPlan:
