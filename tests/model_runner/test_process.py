@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,15 +107,18 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
 @pytest.fixture
 def launched(launch: RunnerLaunch) -> Iterator[Any]:
     opened: list[Scheduler] = []
+    run_dirs: list[Path] = []
 
     def start(launch: RunnerLaunch = launch) -> Scheduler:
-        opened.append(Scheduler(replace(launch, run_dir=str(make_run_dir()))))
+        run_dirs.append(make_run_dir())
+        opened.append(Scheduler(replace(launch, run_dir=str(run_dirs[-1]))))
         return opened[-1]
 
     yield start
     for scheduler in opened:
         scheduler.close()
-        shutil.rmtree(scheduler.launch.run_dir)
+    for run_dir in run_dirs:
+        shutil.rmtree(run_dir)
 
 
 def _plan(step: int) -> StepPlan:
