@@ -118,7 +118,7 @@ def launched(launch: RunnerLaunch) -> Iterator[Any]:
     for scheduler in opened:
         scheduler.close()
     for run_dir in run_dirs:
-        shutil.rmtree(run_dir)
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def _plan(step: int) -> StepPlan:
