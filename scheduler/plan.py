@@ -19,9 +19,9 @@ MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
 
 _LEAST_PREFILL_TOKENS = 16
-_LEAST_PREFILL_SHARE = 0.5
-"""Prefill gets at least this part of a decode step's time, and this many tokens, also where decode alone takes longer
-than the budget: on a slow machine the queue must move too."""
+_LEAST_PREFILL_SHARE = 1.0
+"""Prefill gets at least this multiple of a decode step's time, and this many tokens, also where decode alone takes
+longer than the budget: on a slow machine the queue must move too."""
 
 
 @dataclass(slots=True)
