@@ -45,7 +45,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A `Linear` whose weight lies in oneDNN's blocks: up to three times as fast for 2 to 64 rows, never slower."""
+    """A `Linear` whose weight lies in oneDNN's blocks: up to three times as fast for 2 to 64 rows from memory."""
 
     weight: Tensor
     bias: Tensor | None

@@ -117,6 +117,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.harness.check()
 
     @invariant()
+    def every_request_is_open_or_has_ended_so_that_a_kill_at_any_moment_leaves_each_one_reply(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        state, terminal = self.harness.state, self.harness.terminal
+        open_ids = {*state.running, *state.waiting}
+        assert not open_ids & terminal.keys()
+        assert open_ids | terminal.keys() == self.wanted.keys()
+
+    @invariant()
     def outputs_are_those_of_a_run_alone(self) -> None:
         for request_id, output in self.harness.outputs.items():
             assert output == self.wanted[request_id][: len(output)], request_id
