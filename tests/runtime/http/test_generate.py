@@ -6,6 +6,7 @@ import json
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes import BOS, EOS, Script, Server, submitted_ids, text_ids
 from wire.messages import Cancel, Finish, Submit
@@ -57,6 +58,9 @@ async def test_null_means_default_in_every_field(server: Server, http: aiohttp.C
     sampling = dict.fromkeys(names)
     others = dict.fromkeys(("stream", "rid", "lora_path", "return_logprob", "logprob_start_len", "image_data"))
     await _generate(http, text="x", sampling_params=sampling, **others)
+    await _generate(http, text="x")
+    with_nulls, plain = (message.sampling for message in server.scheduler.received if isinstance(message, Submit))
+    assert replace(with_nulls, seed=0) == replace(plain, seed=0)
 
 
 async def test_a_stream_is_cumulative_and_each_frame_one_data_line(server: Server, http: aiohttp.ClientSession) -> None:
