@@ -46,10 +46,11 @@ class RunnerLaunch:
     """What the launcher tells the runner process.
 
     `weights` is a `.gguf` file or a directory with safetensors; `model_config` a `config.json` in the form that
-    transformers writes (for GGUF: converted from the file's header).
+    transformers writes (for GGUF: converted from the file's header); `tokenizer` is its `tokenizer.json`.
     """
 
     run_dir: str
     weights: str
     model_config: str
+    tokenizer: str
     config: RunnerConfig

@@ -77,7 +77,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     )
     backend = make_backend(config.attention, spec)
     pool = backend.make_kv_pool(num_pages)
-    runner = Runner(model, backend, pool)
+    runner = Runner(model, backend, pool, tokenizer=Path(launch.tokenizer))
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=model_config.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     return Loaded(

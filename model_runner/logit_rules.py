@@ -60,7 +60,7 @@ class _Rules:
     def __init__(self, admission: Admission, vocabulary: int) -> None:
         self.sampling: SamplingParams = admission.sampling
         self.seen: _Seen | None = None
-        if self.sampling.needs_output_ids:
+        if self.sampling.has_penalties:
             self.seen = _Seen(np.frombuffer(admission.prompt_ids, "<i4"), np.frombuffer(admission.output_ids, "<i4"))
         biases = dict(self.sampling.logit_bias)
         self.bias_ids = np.array(list(biases), np.int64)
@@ -81,7 +81,7 @@ class LogitRules:
     def admit(self, admission: Admission) -> None:
         """Begin a row."""
         sampling = admission.sampling
-        if sampling.needs_output_ids or sampling.logit_bias or sampling.min_new_tokens:
+        if sampling.has_penalties or sampling.logit_bias or sampling.min_new_tokens:
             self._rules[admission.row] = _Rules(admission, self._vocabulary)
 
     def release(self, row: int) -> None:

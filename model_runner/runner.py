@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from wire.messages import BrokenRow, RowStep, StepPlan, StepResult
 from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
 from .errors import FatalError
+from .grammars import GrammarRules
 from .kv_pool import KVPool
 from .logit_rules import LogitRules
 from .logprobs import PromptScorer
@@ -30,12 +32,15 @@ NO_LOGITS = "the model gave no usable logits (NaN or infinite) for this request"
 class Runner(Generic[Handle]):
     """A model, its KV pool and the rows that live in it."""
 
-    def __init__(self, model: Decoder, backend: AttentionBackend[Handle], pool: KVPool) -> None:
+    def __init__(
+        self, model: Decoder, backend: AttentionBackend[Handle], pool: KVPool, *, tokenizer: Path | None = None
+    ) -> None:
         self._model = model
         self._backend = backend
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
         self._rules = LogitRules(vocabulary=model.config.vocabulary)
+        self._grammars = GrammarRules(vocabulary=model.config.vocabulary, tokenizer=tokenizer)
         self._scorer = PromptScorer()
         self._next_step = 0
 
@@ -57,11 +62,13 @@ class Runner(Generic[Handle]):
         for row in plan.released:
             self._table.release(row)
             self._rules.release(row)
+            self._grammars.release(row)
             self._scorer.release(row)
         self._copy(plan)
         for admission in plan.admissions:
             self._table.admit(admission)
             self._rules.admit(admission)
+            self._grammars.admit(admission)
             self._scorer.admit(admission)
         for step in plan.rows:
             if step.row in self._table.sampling:
@@ -71,18 +78,20 @@ class Runner(Generic[Handle]):
         batch = build_batch(self._table, plan.rows, vocabulary=self._model.config.vocabulary)
         hidden_TD = self.forward(batch)
         sampled_rows = [(b, step) for b, step in enumerate(plan.rows) if step.is_sampled]
-        sampled = self._sample(hidden_TD, batch, sampled_rows)
+        sampled, failures = self._sample(hidden_TD, batch, sampled_rows)
         prompt_logprobs, broken_rows = self._scorer.score(plan.rows, batch, hidden_TD, self._model.logits)
         broken_rows += tuple(sampled_rows[i][1].row for i in sampled.broken)
+        broken = dict.fromkeys(broken_rows, NO_LOGITS) | failures
         self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
         self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
         self._rules.note([step.row for _, step in sampled_rows], sampled.token_ids)
+        self._grammars.note([step.row for _, step in sampled_rows], sampled.token_ids)
         return StepResult(
             step=plan.step,
             token_ids=sampled.token_ids.tobytes(),
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
-            broken=tuple(BrokenRow(row=row, message=NO_LOGITS) for row in dict.fromkeys(broken_rows)),
+            broken=tuple(BrokenRow(row=row, message=message) for row, message in broken.items()),
         )
 
     @torch.inference_mode()
@@ -100,13 +109,17 @@ class Runner(Generic[Handle]):
             raise FatalError(f"the plan copies pages outside of the pool's {self._pool.num_pages} pages")
         self._pool.copy_pages(torch.tensor(sources), torch.tensor(destinations))
 
-    def _sample(self, hidden_TD: Tensor, batch: BatchPlan, sampled_rows: list[tuple[int, RowStep]]) -> Sampled:
+    def _sample(
+        self, hidden_TD: Tensor, batch: BatchPlan, sampled_rows: list[tuple[int, RowStep]]
+    ) -> tuple[Sampled, dict[int, str]]:
+        """The tokens, and why rows can't follow their grammars, by row."""
         if not sampled_rows:
-            return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=())
+            return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=()), {}
         indices = [b for b, _ in sampled_rows]
         last_tokens = torch.from_numpy(batch.qo_indptr[1:][indices].astype(np.int64) - 1)
         logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
         rows = [step.row for _, step in sampled_rows]
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[indices].astype(np.int64)
-        return sample(self._rules.applied(logits_BV, rows, positions), params, positions, raw_logits_BV=logits_BV)
+        changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
+        return sample(changed_BV, params, positions, raw_logits_BV=logits_BV), failures

@@ -19,6 +19,7 @@ from wire.sampling import SamplingParams, checked
 from .client import SchedulerClient
 from .generation import Generation, Prompt, Times
 from .metrics import RequestMetrics
+from .text.grammar import GrammarTrial
 from .text.stop_regex import compiled
 from .text.tokenizer import Tokenizer
 
@@ -42,6 +43,7 @@ class Generator:
     def __init__(self, client: SchedulerClient, tokenizer: Tokenizer, metrics: RequestMetrics) -> None:
         self.client = client
         self.tokenizer = tokenizer
+        self.grammars = GrammarTrial(tokenizer)
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
 
@@ -140,7 +142,7 @@ class Generator:
         Raises:
             AxilError: a sampling parameter is wrong, the id is in use, or no new work is taken.
         """
-        prompt = replace(prompt, sampling=self._resolved(prompt.sampling))
+        prompt = replace(prompt, sampling=await self._resolved(prompt.sampling))
         submit = Submit(
             request_id=prompt.request_id,
             token_ids=ids_to_bytes(prompt.token_ids),
@@ -162,7 +164,7 @@ class Generator:
                 generations.append(stack.enter_context(await self.start(prompt, times)))
             yield generations
 
-    def _resolved(self, sampling: SamplingParams) -> SamplingParams:
+    async def _resolved(self, sampling: SamplingParams) -> SamplingParams:
         for string in sampling.stop:
             if len(string) > MAX_STOP_CHARACTERS:
                 raise Refused(
@@ -172,11 +174,14 @@ class Generator:
                 )
         for pattern in checked(sampling).stop_regex:
             compiled(pattern)
-        eos = () if sampling.ignore_eos else self.tokenizer.eos_token_ids
+        grammar = sampling.grammar
+        # Behind a whole text of its grammar, an answer has nothing else that it could go on with.
+        eos = () if sampling.ignore_eos and grammar is None else self.tokenizer.eos_token_ids
         return msgspec.structs.replace(
             sampling,
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
+            grammar=None if grammar is None else await self.grammars.tried(grammar),
         )
 
 

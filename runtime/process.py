@@ -152,10 +152,12 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     tokenizer = Tokenizer.load(directory)
     source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
     metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
+    generator = Generator(client, tokenizer, metrics)
+    generator.grammars.prepared()  # now, while nobody can be served yet
     return Front(
         launch=launch,
         files=files,
-        generator=Generator(client, tokenizer, metrics),
+        generator=generator,
         metrics=metrics,
         template=None if source is None else ChatTemplate(source, tokenizer.special_tokens),
     )

@@ -82,7 +82,11 @@ def server_parts(
         server_info={"version": version, "model_path": model_path, **_settings(config)},
     )
     runner = RunnerLaunch(
-        run_dir=str(run_dir), weights=model_path, model_config=str(files.model_config), config=config.runner
+        run_dir=str(run_dir),
+        weights=model_path,
+        model_config=str(files.model_config),
+        tokenizer=str(files.tokenizer_dir / "tokenizer.json"),
+        config=config.runner,
     )
     scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler)
     configs = {"tokenizer": tokenizer, "scheduler": scheduler, "model runner": runner}

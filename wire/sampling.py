@@ -22,6 +22,18 @@ LARGEST_TOKEN_ID = 2**31 - 1
 _SEED_STEP = 0x9E3779B97F4A7C15
 
 
+class Grammar(Struct, frozen=True, kw_only=True):
+    """What an answer's text must be: `source` in llguidance's own form (its JSON or its Lark).
+
+    `field` is the request's field that it came from. `eos_token_ids` may follow once the text is whole; they are set
+    before a request leaves the tokenizer process.
+    """
+
+    source: str
+    field: str
+    eos_token_ids: tuple[int, ...] = ()
+
+
 class SamplingParams(Struct, frozen=True, kw_only=True):
     """Sampling parameters of one request; `checked` says whether they make sense.
 
@@ -32,7 +44,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     The raw logits are changed in this order: `repetition_penalty` divides positive and multiplies negative logits of
     ids in prompt or output; `frequency_penalty` times its count in the output and `presence_penalty` are subtracted
-    from each id of the output; `logit_bias` is added; ids of `stop_token_ids` are impossible before `min_new_tokens`.
+    from each id of the output; `logit_bias` is added; ids of `stop_token_ids` are impossible before `min_new_tokens`;
+    so is, with a `grammar`, every token by which the text could no longer become one of its texts.
     Then temperature, then top_k, top_p and min_p, all three on the same softmax ("joint"). Logprobs are of the raw
     logits.
     """
@@ -57,6 +70,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     num_top_logprobs: int | None = None
     logprob_ids: tuple[int, ...] = ()
     prompt_logprobs_from: int | None = None
+    grammar: Grammar | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -69,9 +83,14 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         return self.repetition_penalty != 1 or self.prompt_logprobs_from is not None
 
     @property
+    def has_penalties(self) -> bool:
+        """Whether tokens become less likely by having been chosen before."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    @property
     def needs_output_ids(self) -> bool:
         """Whether choosing a token needs to know those chosen before it."""
-        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+        return self.has_penalties or self.grammar is not None
 
 
 def with_seed_of_sample(params: SamplingParams, sample: int) -> SamplingParams:
@@ -137,6 +156,12 @@ def checked(params: SamplingParams) -> SamplingParams:
                 " allowed. Shorten it.",
                 field="stop_regex",
             )
+    if params.grammar is not None and params.min_new_tokens:
+        raise Refused(
+            f"{params.grammar.field} says where the answer ends, so min_new_tokens must be 0, got"
+            f" {params.min_new_tokens}. Leave it out.",
+            field="min_new_tokens",
+        )
     for token_id in params.stop_token_ids:
         _within("stop_token_ids", token_id, low=0, high=LARGEST_TOKEN_ID)
     return params

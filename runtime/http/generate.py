@@ -20,6 +20,7 @@ from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
 from .sampling import OwnNames, checked_rid, read_num_samples, read_salt, read_sampling
 from .sse import merged, respond
+from .structured import read_grammar
 
 DEFAULT_NEW_TOKENS = 128
 
@@ -195,6 +196,7 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
             min_new_tokens=own.integer("min_new_tokens"),
             seed=own.integer("sampling_seed"),
             num_top_logprobs=(top_logprobs[i] or 0) if with_logprobs[i] else None,
+            grammar=read_grammar(own),
         )
         sampling = read_sampling(own, names)
         if with_logprobs[i]:

@@ -16,6 +16,7 @@ from wire.sampling import SamplingParams
 from .fields import Fields, read_fields, shown
 from .front import Front
 from .sampling import OwnNames, checked_rid, read_sampling
+from .structured import read_response_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_
         min_new_tokens=fields.integer("min_tokens"),
         seed=fields.integer("seed"),
         num_top_logprobs=num_top_logprobs,
+        grammar=read_response_format(fields),
     )
     return read_sampling(fields, names)
 

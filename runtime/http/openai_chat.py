@@ -22,7 +22,6 @@ from .sse import merged, respond
 _UNSUPPORTED: dict[str, object] = {
     "tools": None,
     "functions": None,
-    "response_format": {"type": "text"},
     "modalities": ["text"],
     "audio": None,
     "prediction": None,

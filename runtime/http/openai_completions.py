@@ -22,7 +22,7 @@ from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
 
-_UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprobs": None, "response_format": None}
+_UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprobs": None}
 
 
 @dataclass(slots=True)

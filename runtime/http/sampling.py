@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wire.errors import Refused
-from wire.sampling import MAX_SAMPLES, SamplingParams
+from wire.sampling import MAX_SAMPLES, Grammar, SamplingParams
 
 from .fields import Fields, shown
 
@@ -16,10 +16,6 @@ _MOST_ID_DIGITS = 10
 
 UNSUPPORTED: dict[str, object] = {
     "beam_width": 1,
-    "regex": None,
-    "json_schema": None,
-    "ebnf": None,
-    "structural_tag": None,
     "custom_params": None,
     "watermark": None,
     "lora_path": None,
@@ -37,6 +33,7 @@ class OwnNames:
     min_new_tokens: int | None
     seed: int | None
     num_top_logprobs: int | None
+    grammar: Grammar | None
 
 
 def read_sampling(fields: Fields, own: OwnNames) -> SamplingParams:
@@ -72,6 +69,7 @@ def read_sampling(fields: Fields, own: OwnNames) -> SamplingParams:
         skip_special_tokens=fields.boolean("skip_special_tokens", True),
         no_stop_trim=fields.boolean("no_stop_trim", False),
         num_top_logprobs=own.num_top_logprobs,
+        grammar=own.grammar,
     )
 
 

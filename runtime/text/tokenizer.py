@@ -104,6 +104,10 @@ class Tokenizer:
         """Text of `token_ids`."""
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`."""
+        return str(self._backend.to_str())
+
     def token_bytes(self, token_id: int) -> bytes:
         """What one token stands for; exact for byte-level tokenizers, else its text alone."""
         known = self._token_bytes.get(token_id)

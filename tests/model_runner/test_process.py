@@ -100,6 +100,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
         run_dir="",
         weights=str(directory),
         model_config=str(directory / "config.json"),
+        tokenizer=str(directory / "tokenizer.json"),
         config=RunnerConfig(dtype="float32", max_total_tokens=640, threads=1),
     )
 

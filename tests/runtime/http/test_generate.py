@@ -313,3 +313,53 @@ async def test_a_prompt_is_scored_without_a_token_of_output(server: Server, http
     assert metas[0]["input_token_ids_logprobs"] == [[[-5.0, 5, None]]]
     assert "input_token_ids_logprobs" not in metas[1]
     assert all(meta["output_token_logprobs"] == [] for meta in metas)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field"),
+    [
+        (
+            "/generate",
+            {"text": "x", "sampling_params": {"json_schema": '{"type": "object"}'}},
+            "sampling_params.json_schema",
+        ),
+        ("/generate", {"text": "x", "sampling_params": {"json_schema": "$$ANY$$"}}, "sampling_params.json_schema"),
+        ("/generate", {"text": "x", "sampling_params": {"regex": "a+"}}, "sampling_params.regex"),
+        ("/v1/completions", {"prompt": "x", "ebnf": 'root ::= "a"'}, "ebnf"),
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"choice": ["a", "b"]}}, "structured_outputs.choice"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "x"}],
+                "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+            },
+            "response_format.json_schema.schema",
+        ),
+    ],
+)
+async def test_a_grammar_reaches_the_runner_with_the_ends_of_an_answer(
+    server: Server, http: aiohttp.ClientSession, route: str, body: dict[str, object], field: str
+) -> None:
+    async with http.post(route, json={**body, "ignore_eos": True}) as response:
+        assert response.status == 200, await response.text()
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert submit.sampling.grammar is not None
+    assert submit.sampling.grammar.field == field
+    assert EOS in submit.sampling.grammar.eos_token_ids
+    assert EOS in submit.sampling.stop_token_ids
+
+
+@pytest.mark.parametrize("sampling", [{"regex": ""}, {"json_schema": ""}, {"ebnf": ""}, {"regex": None}])
+async def test_an_empty_grammar_asks_for_none(
+    server: Server, http: aiohttp.ClientSession, sampling: dict[str, object]
+) -> None:
+    await _generate(http, text="x", sampling_params=sampling)
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert isinstance(submit, Submit)
+    assert submit.sampling.grammar is None

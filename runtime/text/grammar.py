@@ -1,0 +1,255 @@
+"""Grammars that an answer must follow: read from the forms in which requests give them, and tried before they run.
+
+A grammar is tried in a thread and for a bounded time: one that is wrong, or would take too long at each token, is
+refused. What runs is llguidance (https://github.com/guidance-ai/llguidance), here and beside the sampler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import orjson
+import re2
+from llguidance import LLMatcher, LLTokenizer, StructTag
+from llguidance.gbnf_to_lark import any_to_lark
+
+from wire.errors import Overloaded, Refused
+from wire.sampling import Grammar
+
+from .tokenizer import Tokenizer
+
+MAX_SOURCE_CHARACTERS = 262_144
+MAX_REPETITIONS = 1000
+TRIAL_S = 10.0
+"""How long building a grammar and finding its first tokens may take."""
+
+_NUM_THREADS = 2
+_REMEMBERED = 1024
+_SHOWN_CHARACTERS = 300
+_WHITESPACE = r"[ \n]{0,16}"
+"""Between the parts of JSON: enough to indent it, not enough to go on with for ever."""
+
+_REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
+_REPETITION = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+
+
+def json_grammar(schema: object, *, field: str) -> Grammar:
+    """Any text of JSON that suits `schema` (an object or boolean, or one as text).
+
+    Raises:
+        Refused: it is no schema, or a pattern in it repeats too often.
+    """
+    if isinstance(schema, str | bytes):
+        try:
+            schema = orjson.loads(schema)
+        except orjson.JSONDecodeError as error:
+            raise Refused(f"{field} is no JSON: {error}. Send a JSON schema.", field=field) from None
+    if not isinstance(schema, dict | bool):
+        raise Refused(f"{field} must be a JSON schema, which is an object, got {_shown(schema)}.", field=field)
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    for pattern in _patterns(schema):
+        _check_repetitions(pattern, field=field)
+    source = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _WHITESPACE})
+    return _grammar(source, field)
+
+
+def regex_grammar(pattern: str, *, field: str) -> Grammar:
+    """Any text that `pattern` matches as a whole.
+
+    Raises:
+        Refused: it repeats something too often.
+    """
+    _check_repetitions(pattern, field=field)
+    return _grammar(LLMatcher.grammar_from_regex(pattern), field)
+
+
+def ebnf_grammar(text: str, *, field: str) -> Grammar:
+    """Any text of a context-free grammar, written as Lark's or as llama.cpp's GBNF.
+
+    Raises:
+        Refused: it can't be read, or repeats something too often.
+    """
+    for literal in _REGEX_LITERAL.findall(text):
+        _check_repetitions(literal, field=field)
+    for line in text.splitlines():
+        product = 1
+        for low, high in _REPETITION.findall(_REGEX_LITERAL.sub("", line)):
+            product *= max(int(low or 1), int(high or 1), 1)
+        if product > MAX_REPETITIONS:
+            raise _too_often(line, field)
+    try:
+        source = LLMatcher.grammar_from_lark(any_to_lark(text))
+    except Exception as error:  # the library raises plain Exception
+        raise Refused(f"{field} is no grammar: {error}. Mend it.", field=field) from None
+    return _grammar(source, field)
+
+
+def choice_grammar(choices: Sequence[str], *, field: str) -> Grammar:
+    """One of `choices`.
+
+    Raises:
+        Refused: there are none, or one is empty.
+    """
+    if not choices or not all(choices):
+        raise Refused(f"{field} must hold at least one choice, and none that is empty.", field=field)
+    alternatives = " | ".join(orjson.dumps(choice).decode() for choice in choices)
+    return _grammar(LLMatcher.grammar_from_lark(f"start: {alternatives}"), field)
+
+
+def tags_grammar(text: str, *, field: str) -> Grammar:
+    """Free text in which each of the triggers begins a structure: `{"structures": [{begin, schema, end}], "triggers"}`.
+
+    Raises:
+        Refused: it isn't of that form.
+    """
+    try:
+        given = msgspec.json.decode(text, type=_Tags)
+        tags = [
+            StructTag(
+                trigger=next(trigger for trigger in given.triggers if structure.begin.startswith(trigger)),
+                begin=structure.begin,
+                grammar=structure.schema,
+                end=structure.end,
+            )
+            for structure in given.structures
+        ]
+    except StopIteration:
+        raise Refused(f"each begin in {field} must start with one of its triggers.", field=field) from None
+    except (msgspec.ValidationError, msgspec.DecodeError, AssertionError) as error:
+        raise Refused(
+            f"{field} must hold structures (begin, schema, end) and triggers: {error}.", field=field
+        ) from None
+    if not tags:
+        raise Refused(f"{field} must hold at least one structure.", field=field)
+    for structure in given.structures:
+        for pattern in _patterns(structure.schema):
+            _check_repetitions(pattern, field=field)
+    return _grammar(LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False)), field)
+
+
+class GrammarTrial:
+    """Tries grammars with the model's tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._model = tokenizer
+        self._tokenizer: LLTokenizer | None = None
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
+        self._num_open = 0
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    async def tried(self, grammar: Grammar) -> Grammar:
+        """Give the grammar as the runner needs it.
+
+        Raises:
+            Refused: it is wrong or too complex, or this model has no token to end an answer with.
+            Overloaded: others are being tried and take their time.
+        """
+        if not self._model.eos_token_ids:
+            raise Refused(
+                f"{grammar.field} can't be used: this model has no end-of-sequence token.", field=grammar.field
+            )
+        if grammar.source not in self._known:
+            self._known[grammar.source] = await self._trial(self.prepared(), grammar)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(grammar.source)
+        error = self._known[grammar.source]
+        if error:
+            raise Refused(f"{grammar.field} can't be followed: {error}. Mend or simplify it.", field=grammar.field)
+        return msgspec.structs.replace(grammar, eos_token_ids=tuple(self._model.eos_token_ids))
+
+    def prepared(self) -> LLTokenizer:
+        """Make the vocabulary's tables unless they are there: half a second in which nothing else runs."""
+        if self._tokenizer is None:
+            self._tokenizer = LLTokenizer(self._model.to_json(), eos_token=list(self._model.eos_token_ids))
+        return self._tokenizer
+
+    async def _trial(self, tokenizer: LLTokenizer, grammar: Grammar) -> str:
+        """What is wrong with a grammar; empty when nothing is."""
+        if self._num_open >= 2 * _NUM_THREADS:
+            raise Overloaded("other requests' grammars are being tried. Try again later.")
+        self._num_open += 1
+        work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, grammar.source)
+        work.add_done_callback(self._ended)
+        try:
+            return await asyncio.wait_for(asyncio.shield(work), TRIAL_S)
+        except TimeoutError:
+            return f"it took more than {TRIAL_S:g} s to try it"
+
+    def _ended(self, work: asyncio.Future[str]) -> None:
+        self._num_open -= 1
+        if not work.cancelled():
+            work.exception()
+
+
+class _Structure(msgspec.Struct):
+    begin: str
+    end: str
+    schema: dict[str, object] = {}
+
+
+class _Tags(msgspec.Struct):
+    structures: list[_Structure]
+    triggers: list[str]
+
+
+def _try(tokenizer: LLTokenizer, source: str) -> str:
+    matcher = LLMatcher(tokenizer, source, log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return " ".join(str(matcher.get_error()).split())[:_SHOWN_CHARACTERS]
+
+
+def _grammar(source: str, field: str) -> Grammar:
+    if len(source) > MAX_SOURCE_CHARACTERS:
+        raise Refused(
+            f"{field} has {len(source):,} characters; at most {MAX_SOURCE_CHARACTERS:,} are allowed. Shorten it.",
+            field=field,
+        )
+    return Grammar(source=source, field=field)
+
+
+def _patterns(schema: object) -> list[str]:
+    """All regular expressions in a schema."""
+    found: list[str] = []
+    stack: list[object] = [schema]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            pattern = item.get("pattern")
+            found += [pattern] if isinstance(pattern, str) else []
+            named = item.get("patternProperties")
+            found += list(named) if isinstance(named, dict) else []
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+    return found
+
+
+def _check_repetitions(pattern: str, *, field: str) -> None:
+    """Refuse what would be unrolled into a huge machine; any other flaw llguidance finds itself."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(pattern, options)
+    except re2.error as error:
+        if b"repetition size" in (error.args[0] if error.args else b""):
+            raise _too_often(pattern, field) from None
+
+
+def _too_often(what: str, field: str) -> Refused:
+    return Refused(
+        f"{field} repeats something more than {MAX_REPETITIONS:,} times ({_shown(what)}). Repeat it less often.",
+        field=field,
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.text import grammar
+from runtime.text.grammar import (
+    GrammarTrial,
+    choice_grammar,
+    ebnf_grammar,
+    json_grammar,
+    regex_grammar,
+    tags_grammar,
+)
+from runtime.text.tokenizer import ModelFiles, Tokenizer
+from tests.fakes import END_OF_TURN, EOS, byte_tokenizer, write_model_dir
+from wire.errors import Overloaded, Refused
+from wire.sampling import Grammar
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    directory: Path = tmp_path_factory.mktemp("model")
+    write_model_dir(directory)
+    return Tokenizer.load(directory)
+
+
+@pytest.fixture
+def trial(tokenizer: Tokenizer) -> GrammarTrial:
+    return GrammarTrial(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: json_grammar({"type": "object"}, field="f"),
+        lambda: json_grammar('{"type": "string", "pattern": "^a+$"}', field="f"),
+        lambda: json_grammar(True, field="f"),
+        lambda: regex_grammar(r"\d+", field="f"),
+        lambda: ebnf_grammar('root ::= "a"', field="f"),
+        lambda: ebnf_grammar('start: "a"', field="f"),
+        lambda: choice_grammar(['a "quoted" one', "b\n"], field="f"),
+        lambda: tags_grammar('{"structures": [{"begin": "<f>", "end": "</f>"}], "triggers": ["<f"]}', field="f"),
+    ],
+)
+async def test_each_form_passes_its_trial_and_learns_the_ends(trial: GrammarTrial, made: Callable[[], Grammar]) -> None:
+    assert set((await trial.tried(made())).eos_token_ids) == {EOS, END_OF_TURN}
+
+
+@pytest.mark.parametrize(
+    ("made", "part"),
+    [
+        (lambda: json_grammar("{", field="f"), "no JSON"),
+        (lambda: json_grammar([], field="f"), "an object"),
+        (lambda: json_grammar("7", field="f"), "an object"),
+        (lambda: json_grammar({"type": "string", "pattern": "(a{1000}){1000}"}, field="f"), "1,000 times"),
+        (lambda: regex_grammar("(a{100}){100}", field="f"), "1,000 times"),
+        (lambda: ebnf_grammar("start: /(a{1000}){1000}/", field="f"), "1,000 times"),
+        (lambda: ebnf_grammar('start: ("a"{100}){100}', field="f"), "1,000 times"),
+        (lambda: regex_grammar("a" * 300_000, field="f"), "262,144"),
+        (lambda: choice_grammar([], field="f"), "at least one"),
+        (lambda: choice_grammar(["a", ""], field="f"), "empty"),
+        (lambda: tags_grammar("{}", field="f"), "structures"),
+        (lambda: tags_grammar("x", field="f"), "structures"),
+        (lambda: tags_grammar('{"structures": [], "triggers": []}', field="f"), "at least one"),
+        (lambda: tags_grammar('{"structures": [{"begin": "<f>", "end": ""}], "triggers": ["<g"]}', field="f"), "begin"),
+    ],
+)
+def test_what_can_be_seen_to_be_wrong_is_refused_at_once(made: Callable[[], Grammar], part: str) -> None:
+    with pytest.raises(Refused, match=part) as caught:
+        made()
+    assert caught.value.field == "f"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: regex_grammar("((", field="f"),
+        lambda: json_grammar({"type": "strnig"}, field="f"),
+        lambda: json_grammar({"$ref": "#/nowhere"}, field="f"),
+        lambda: json_grammar({"type": "array", "uniqueItems": True}, field="f"),
+        lambda: ebnf_grammar("start: nothing", field="f"),
+        lambda: json_grammar(False, field="f"),
+    ],
+)
+async def test_what_llguidance_does_not_take_is_refused_in_its_words(
+    trial: GrammarTrial, made: Callable[[], Grammar]
+) -> None:
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"can't be followed: .+") as caught:
+            await trial.tried(made())
+        assert caught.value.field == "f"
+
+
+async def test_a_schema_nested_too_deeply_is_refused(trial: GrammarTrial) -> None:
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(2000):
+        schema = {"type": "object", "properties": {"p": schema}}
+    with pytest.raises(Refused):
+        await trial.tried(json_grammar(schema, field="f"))
+
+
+async def test_a_trial_that_takes_too_long_is_refused_and_others_are_told_to_come_back(
+    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(grammar, "TRIAL_S", 0.05)
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: str(released.wait(30)))
+    slow = [trial.tried(regex_grammar(f"a{i}", field="f")) for i in range(4)]
+    ended = await asyncio.gather(*slow, return_exceptions=True)
+    assert all(isinstance(error, Refused) and "more than 0.05 s" in error.message for error in ended)
+    with pytest.raises(Overloaded):
+        await trial.tried(regex_grammar("b", field="f"))
+    released.set()
+
+
+async def test_a_grammar_is_tried_once(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: tried.append(source) or "")
+    for _ in range(3):
+        await trial.tried(regex_grammar("abc", field="f"))
+    assert len(tried) == 1
+
+
+async def test_a_model_without_an_end_token_takes_no_grammar() -> None:
+    endless = Tokenizer(byte_tokenizer(), ModelFiles(tokenizer_config={}, model_config={}, generation_config={}))
+    with pytest.raises(Refused, match="no end-of-sequence token"):
+        await GrammarTrial(endless).tried(regex_grammar("a", field="f"))
