@@ -14,7 +14,7 @@ import aiohttp
 from wire.sampling import SamplingParams
 
 from .engine import Engine
-from .engine_calls import Message
+from .engine_wishes import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
