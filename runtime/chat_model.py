@@ -10,6 +10,7 @@ from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from wire.sampling import SamplingParams
 
@@ -118,13 +119,17 @@ class ServerModel:
             raise ChatFailed(f"the connection to {self._base_url} broke: {error}") from error
 
 
+_API_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
 def _fields(sampling: SamplingParams) -> dict[str, object]:
     """Those parameters that are not at their defaults, under the API's names."""
-    names = {"max_new_tokens": "max_tokens"}
-    default = SamplingParams()
-    changed = {name: getattr(sampling, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "min_p")}
-    changed |= {"seed": sampling.seed, "stop": sampling.stop, "ignore_eos": sampling.ignore_eos}
-    return {names.get(name, name): value for name, value in changed.items() if value != getattr(default, name)}
+    default = msgspec.structs.asdict(SamplingParams())
+    given = msgspec.structs.asdict(sampling)
+    changed = {_API_NAMES.get(name, name): value for name, value in given.items() if value != default[name]}
+    if sampling.logit_bias:
+        changed["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    return changed
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, object], None]:
@@ -138,8 +143,17 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, 
                 continue
             if data == b"[DONE]":
                 return
-            yield json.loads(data)
+            yield _event(data)
     raise ChatFailed("the server ended the answer in the middle")
+
+
+def _event(data: bytes) -> dict[str, object]:
+    try:
+        event: dict[str, object] = json.loads(data)
+    except ValueError as error:
+        shown = data[:80].decode(errors="replace")
+        raise ChatFailed(f"the server sent an event that is no JSON: {shown}") from error
+    return event
 
 
 def _items(event: dict[str, object]) -> list[str | Usage]:

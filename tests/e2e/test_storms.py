@@ -7,7 +7,7 @@ import json
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -33,15 +33,18 @@ class Ask:
         return {"input_ids": self.prompt, "sampling_params": sampling, "stream": stream, "rid": rid}
 
 
-def golden(server: Server, ask: Ask) -> list[int]:
-    """The answer that a request gets alone, on an empty cache; its tokens are no matter of rounding."""
-    server.post("/flush_cache", {})
-    wish = {**ask.body(stream=False), "return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2}
-    reply = server.post("/generate", wish).json
-    for (first, *_), (second, *_) in reply["meta_info"]["output_top_logprobs"]:
-        assert first - second > NEAR_TIE, "take another seed: this answer hangs on rounding"
-    ids: list[int] = reply["output_ids"]
-    return ids
+def golden(server: Server, asks: Iterable[Ask]) -> dict[Ask, list[int]]:
+    """The answers that requests get alone, on an empty cache; those that hang on rounding are left out."""
+    answers: dict[Ask, list[int]] = {}
+    asks = list(dict.fromkeys(asks))
+    for ask in asks:
+        server.post("/flush_cache", {})
+        wish = {**ask.body(stream=False), "return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2}
+        reply = server.post("/generate", wish).json
+        if all(first - second > NEAR_TIE for (first, *_), (second, *_) in reply["meta_info"]["output_top_logprobs"]):
+            answers[ask] = reply["output_ids"]
+    assert len(answers) > len(asks) * 3 / 4
+    return answers
 
 
 @dataclass(slots=True)
@@ -136,7 +139,7 @@ def family(chance: random.Random, *, num: int, shared: int, own: int, max_new_to
 async def test_a_storm_of_cancels_and_retries_on_shared_prefixes_leaves_every_answer_right(tiny_server: Server) -> None:
     chance = random.Random(16)
     asks = [ask for _ in range(4) for ask in family(chance, num=10, shared=120, own=60, max_new_tokens=24)]
-    wanted = {ask: golden(tiny_server, ask) for ask in asks}
+    wanted = golden(tiny_server, asks)
 
     async def storm(crowd: Crowd) -> None:
         async def one(ask: Ask) -> None:
@@ -146,12 +149,12 @@ async def test_a_storm_of_cancels_and_retries_on_shared_prefixes_leaves_every_an
             while not stop.is_set():
                 async with crowd.http.post("/flush_cache") as reply:
                     assert reply.status == 200
-                await crowd.left(crowd.random.choice(asks), 0.2)
+                await crowd.left(crowd.random.choice([*wanted]), 0.2)
 
         stop = asyncio.Event()
         flushing = asyncio.create_task(flushes(stop))
         for _ in range(3):
-            await asyncio.gather(*(one(ask) for ask in crowd.random.sample(asks, len(asks))))
+            await asyncio.gather(*(one(ask) for ask in crowd.random.sample([*wanted], len(wanted))))
         stop.set()
         await flushing
 
@@ -162,10 +165,10 @@ async def test_a_storm_of_cancels_and_retries_on_shared_prefixes_leaves_every_an
 
 async def test_a_thousand_requests_of_two_hundred_clients_end_once_each_and_memory_returns(tiny_server: Server) -> None:
     chance = random.Random(1000)
-    asks = family(chance, num=40, shared=70, own=40, max_new_tokens=12)
-    wanted = {ask: golden(tiny_server, ask) for ask in asks}
-    long = Ask(tuple(chance.choices(range(256), k=20)), 400)
-    wanted[long] = golden(tiny_server, long)
+    wanted = golden(tiny_server, family(chance, num=40, shared=70, own=40, max_new_tokens=12))
+    asks = [*wanted]
+    long = Ask(tuple(chance.choices(range(256), k=20)), 200)
+    wanted |= golden(tiny_server, [long])
 
     async def thousand(crowd: Crowd) -> None:
         places = asyncio.Semaphore(200)
@@ -211,19 +214,22 @@ async def test_three_hundred_requests_on_a_pool_of_a_thousand_tokens_all_get_the
     await asyncio.to_thread(server.wait_ready)
     chance = random.Random(300)
     # Short answers first, so that what comes then is expected to be as short and is taken in too large a number.
-    short = [Ask(tuple(chance.choices(range(256), k=20)), 2) for _ in range(20)]
-    asks = [
-        *family(chance, num=12, shared=200, own=50, max_new_tokens=200),
-        *(Ask(tuple(chance.choices(range(256), k=chance.randrange(10, 90))), 120) for _ in range(16)),
-    ]
-    wanted = {ask: golden(server, ask) for ask in (*short, *asks)}
+    short = golden(server, [Ask(tuple(chance.choices(range(256), k=20)), 2) for _ in range(20)])
+    long = golden(
+        server,
+        [
+            *family(chance, num=8, shared=200, own=50, max_new_tokens=60),
+            *(Ask(tuple(chance.choices(range(256), k=chance.randrange(10, 90))), 60) for _ in range(16)),
+        ],
+    )
+    wanted = short | long
 
     async def press(crowd: Crowd) -> None:
         async def one(ask: Ask) -> None:
             assert await crowd.whole(ask) == wanted[ask]
 
-        await asyncio.gather(*(one(chance.choice(short)) for _ in range(100)))
-        await asyncio.gather(*(one(chance.choice(asks)) for _ in range(200)))
+        await asyncio.gather(*(one(chance.choice([*short])) for _ in range(100)))
+        await asyncio.gather(*(one(chance.choice([*long])) for _ in range(200)))
 
     before = await asyncio.to_thread(server.figures)
     ends = await in_crowd(server, press, seed=4)
