@@ -39,23 +39,33 @@ class ChatModel(Protocol):
 
 
 class EngineModel:
-    """The model of an engine."""
+    """The model of an engine; what it has said goes back to it as it said it, token by token."""
 
     def __init__(self, engine: Engine, sampling: SamplingParams) -> None:
         self._engine = engine
         self._sampling = sampling
+        self._ids_said: dict[object, tuple[int, ...]] = {}
 
     async def reply(self, messages: list[Message]) -> AsyncGenerator[str | Usage, None]:
         """The assistant's next turn."""
-        async with aclosing(self._engine.stream_chat(messages, self._sampling)) as chunks:
+        async with aclosing(self._engine.stream_chat(self._with_ids(messages), self._sampling)) as chunks:
             async for chunk in chunks:
                 yield chunk.text
                 if chunk.completion is not None:
+                    self._ids_said[chunk.completion.text] = chunk.completion.token_ids
                     yield Usage(
                         prompt_tokens=chunk.completion.prompt_tokens,
                         cached_tokens=chunk.completion.cached_tokens,
                         completion_tokens=chunk.completion.completion_tokens,
                     )
+
+    def _with_ids(self, messages: list[Message]) -> list[Message]:
+        return [
+            {**message, "token_ids": self._ids_said[message["content"]]}
+            if message["role"] == "assistant" and message["content"] in self._ids_said
+            else message
+            for message in messages
+        ]
 
 
 class ServerModel:

@@ -175,7 +175,11 @@ class Engine:
         salt: str = "",
         progress: bool = True,
     ) -> Answers:
-        """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats."""
+        """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats.
+
+        A message that was an answer may carry its `token_ids`: they are then what the model sees of it, so that the
+        whole answer is found in the cache, however it was sampled.
+        """
         wishes = chat_wishes_of(messages, sampling, salt=salt, n=n)
         is_many = is_batch_of_chats(messages)
         return _shaped(self._complete(wishes, progress=progress and is_many), is_many, n)

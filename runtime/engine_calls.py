@@ -17,6 +17,7 @@ from .completion import Chunk, Completion
 from .engine_loop import TextParts
 from .engine_wishes import Chat, Message, Wish, in_own_words, noted
 from .generation import Delta, End, Generation, Prompt, TokenLogprob
+from .text.said import encode_with, find_said
 
 
 class EngineCalls:
@@ -99,6 +100,17 @@ class EngineCalls:
             return await self._encoded_chat(prompt.messages)
         return self._generator.checked_ids(prompt, field="prompt")
 
+    def _check_ids_of(self, message: Message, field: str) -> None:
+        token_ids = message.get("token_ids")
+        if token_ids is None:
+            return
+        if not isinstance(token_ids, list | tuple) or not all(type(token_id) is int for token_id in token_ids):
+            raise Refused(
+                f"{field} must be a list of integers. Give an answer's token_ids, or leave it out.", field=field
+            )
+        if token_ids:
+            self._generator.known_ids(token_ids, field=field)
+
     async def _encoded_chat(self, messages: Sequence[Message]) -> list[int]:
         template = self._template
         if template is None:
@@ -111,11 +123,20 @@ class EngineCalls:
             for name in ("role", "content"):
                 if not isinstance(message.get(name), str):
                     raise Refused(f"messages[{i}] needs {name!r}, as a string.", field=f"messages[{i}].{name}")
+            self._check_ids_of(message, f"messages[{i}].token_ids")
         given = [dict(message) for message in messages]
         num_characters = sum(len(str(message["content"])) for message in messages)
-        text = await self._generator.off_loop(
-            num_characters, lambda: template.render(given, add_generation_prompt=True, variables={})
-        )
+        tokenizer = self._generator.tokenizer
+
+        def render(some: Sequence[Message], is_asking: bool) -> str:
+            plain = [{name: value for name, value in each.items() if name != "token_ids"} for each in some]
+            return template.render(plain, add_generation_prompt=is_asking, variables={})
+
+        text = await self._generator.off_loop(num_characters, lambda: render(given, True))
+        said = await self._generator.off_loop(num_characters, lambda: find_said(text, given, tokenizer, render))
+        if said:
+            token_ids = await self._generator.off_loop(num_characters, lambda: encode_with(text, said, tokenizer))
+            return self._generator.checked_ids(token_ids, field="messages")
         # The template has written the special tokens itself.
         return await self._generator.encode(text, add_special_tokens=False, field="messages")
 

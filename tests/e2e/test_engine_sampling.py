@@ -189,3 +189,20 @@ def test_what_is_no_sampling_is_named(engine: axil.Engine) -> None:
     assert caught.value.field == "sampling"
     with pytest.raises(axil.AxilError, match="salt must be a string"):
         engine.generate(PROMPT, greedy(), salt=5)  # type: ignore[call-overload]
+
+
+def test_an_answer_that_goes_back_with_its_ids_is_cached_to_its_end(engine: axil.Engine) -> None:
+    question: dict[str, object] = {"role": "user", "content": "What did he count?"}
+    more: dict[str, object] = {"role": "user", "content": "And then?"}
+    first = engine.chat([question], greedy(max_new_tokens=30))
+    assert "\ufffd" in first.text, "its bytes must be no text, so that they are not what the text is tokenised to"
+    said: dict[str, object] = {"role": "assistant", "content": first.text, "token_ids": first.token_ids}
+    second = engine.chat([question, said, more], greedy())
+    assert second.cached_tokens == first.prompt_tokens + first.completion_tokens - 1
+    from_text = engine.chat([question, {**said, "token_ids": None}, more], greedy())
+    assert from_text.cached_tokens < second.cached_tokens
+    with pytest.raises(axil.AxilError, match="must be a list of integers") as caught:
+        engine.chat([question, {**said, "token_ids": "x"}, more], greedy())
+    assert caught.value.field == "messages[1].token_ids"
+    with pytest.raises(axil.AxilError, match=str(VOCABULARY)):
+        engine.chat([question, {**said, "token_ids": [VOCABULARY]}, more], greedy())

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from runtime.chat_model import ChatFailed, ServerModel, Usage
+from runtime.chat_model import ChatFailed, EngineModel, ServerModel, Usage
+from runtime.completion import Chunk, Completion
 from runtime.sampling_flags import SamplingFlags
 from tests.fakes import running_server
 from wire.errors import Refused
@@ -141,3 +142,34 @@ async def test_an_answer_that_is_broken_says_how(events: list[str], words: str |
         with pytest.raises(ChatFailed, match=words):
             async for _ in model.reply(HI):
                 pass
+
+
+class FakeEngine:
+    """Answers every chat with the same text, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[dict[str, object]]] = []
+
+    async def stream_chat(self, messages: list[dict[str, object]], _: SamplingParams) -> AsyncIterator[Chunk]:
+        self.asked.append(messages)
+        whole = Completion(
+            text="so",
+            token_ids=(7, 8, 2),
+            finish_reason="stop",
+            prompt_tokens=5,
+            cached_tokens=4,
+            completion_tokens=3,
+        )
+        yield Chunk(text="so", token_ids=(7, 8, 2), completion=whole)
+
+
+async def test_what_the_engine_said_goes_back_to_it_with_its_ids() -> None:
+    engine = FakeEngine()
+    model = EngineModel(engine, SamplingParams())  # type: ignore[arg-type]
+    answer = {"role": "assistant", "content": "so"}
+    for messages in (HI, [*HI, answer, *HI], [*HI, {"role": "assistant", "content": "what was stopped"}, *HI]):
+        items = [item async for item in model.reply(messages)]
+        assert items[0] == "so"
+    assert engine.asked[0] == HI
+    assert engine.asked[1] == [*HI, {**answer, "token_ids": (7, 8, 2)}, *HI]
+    assert "token_ids" not in engine.asked[2][1]
