@@ -150,10 +150,13 @@ class RadixTree:
 
     def insert_donor(self, position: Position, tail: bytes, page: PageId) -> bool:
         """Keep a partly filled page with its tokens `tail` below `position`, unless what is there begins with them."""
-        fork = self.look_for_fork(position, tail)
-        if (fork is not None and fork.num_tokens * TOKEN_BYTES == len(tail)) or not self.pool.adopt([page]):
-            return False
         node, depth = position
+        fork = self.look_for_fork(position, tail)
+        is_there = fork is not None and fork.num_tokens * TOKEN_BYTES == len(tail)
+        # The look is at a few children only; the very same tail must not take an older one's place.
+        is_there = is_there or (depth == node.end and tail in node.children)
+        if is_there or not self.pool.adopt([page]):
+            return False
         if depth < node.end:
             node = self._split(node, depth)
         self._drop_superseded(node, tail)

@@ -18,7 +18,7 @@ from pathlib import Path
 from wire.errors import AxilError
 
 from .chat_model import ChatFailed, ChatModel, Usage
-from .engine_calls import Message
+from .engine_wishes import Message
 
 HELP = """\
 /reset          begin a new chat (the system prompt stays)

@@ -10,11 +10,12 @@ from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from wire.sampling import SamplingParams
 
 from .engine import Engine
-from .engine_calls import Message
+from .engine_wishes import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +39,33 @@ class ChatModel(Protocol):
 
 
 class EngineModel:
-    """The model of an engine."""
+    """The model of an engine; what it has said goes back to it as it said it, token by token."""
 
     def __init__(self, engine: Engine, sampling: SamplingParams) -> None:
         self._engine = engine
         self._sampling = sampling
+        self._ids_said: dict[object, tuple[int, ...]] = {}
 
     async def reply(self, messages: list[Message]) -> AsyncGenerator[str | Usage, None]:
         """The assistant's next turn."""
-        async with aclosing(self._engine.stream_chat(messages, self._sampling)) as chunks:
+        async with aclosing(self._engine.stream_chat(self._with_ids(messages), self._sampling)) as chunks:
             async for chunk in chunks:
                 yield chunk.text
                 if chunk.completion is not None:
+                    self._ids_said[chunk.completion.text] = chunk.completion.token_ids
                     yield Usage(
                         prompt_tokens=chunk.completion.prompt_tokens,
                         cached_tokens=chunk.completion.cached_tokens,
                         completion_tokens=chunk.completion.completion_tokens,
                     )
+
+    def _with_ids(self, messages: list[Message]) -> list[Message]:
+        return [
+            {**message, "token_ids": self._ids_said[message["content"]]}
+            if message["role"] == "assistant" and message["content"] in self._ids_said
+            else message
+            for message in messages
+        ]
 
 
 class ServerModel:
@@ -118,13 +129,17 @@ class ServerModel:
             raise ChatFailed(f"the connection to {self._base_url} broke: {error}") from error
 
 
+_API_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
 def _fields(sampling: SamplingParams) -> dict[str, object]:
     """Those parameters that are not at their defaults, under the API's names."""
-    names = {"max_new_tokens": "max_tokens"}
-    default = SamplingParams()
-    changed = {name: getattr(sampling, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "min_p")}
-    changed |= {"seed": sampling.seed, "stop": sampling.stop, "ignore_eos": sampling.ignore_eos}
-    return {names.get(name, name): value for name, value in changed.items() if value != getattr(default, name)}
+    default = msgspec.structs.asdict(SamplingParams())
+    given = msgspec.structs.asdict(sampling)
+    changed = {_API_NAMES.get(name, name): value for name, value in given.items() if value != default[name]}
+    if sampling.logit_bias:
+        changed["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    return changed
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, object], None]:
@@ -138,8 +153,17 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, 
                 continue
             if data == b"[DONE]":
                 return
-            yield json.loads(data)
+            yield _event(data)
     raise ChatFailed("the server ended the answer in the middle")
+
+
+def _event(data: bytes) -> dict[str, object]:
+    try:
+        event: dict[str, object] = json.loads(data)
+    except ValueError as error:
+        shown = data[:80].decode(errors="replace")
+        raise ChatFailed(f"the server sent an event that is no JSON: {shown}") from error
+    return event
 
 
 def _items(event: dict[str, object]) -> list[str | Usage]:

@@ -12,8 +12,10 @@ from .generation import TokenLogprob
 class Completion:
     """A whole answer.
 
-    `cached_tokens` are those of the prompt that were not computed again. `logprobs` has one entry for each of
-    `token_ids` when the sampling parameters ask for them (`num_top_logprobs`), and is None otherwise.
+    `matched` is the stop string, pattern or token id that ended it, if one did. `cached_tokens` are those of the prompt
+    that were not computed again. `logprobs` has one entry for each of `token_ids` when the sampling parameters ask for
+    them (`num_top_logprobs`), and is None otherwise; `prompt_logprobs` has those of the prompt's tokens from
+    `prompt_logprobs_from` on.
     """
 
     text: str
@@ -22,7 +24,9 @@ class Completion:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    matched: int | str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

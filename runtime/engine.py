@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Self, TypeVar, overload
 
 from wire.errors import AxilError, Unavailable
@@ -19,24 +19,32 @@ from wire.sampling import SamplingParams
 from .batch_progress import BatchProgress
 from .completion import Chunk, Completion
 from .config import MODULES
-from .engine_calls import Chat, EngineCalls, Message, Wish
+from .engine_calls import EngineCalls
 from .engine_loop import EngineLoop
 from .engine_processes import EngineProcesses
+from .engine_wishes import (
+    TO_CHAT,
+    TO_GENERATE,
+    Batch,
+    Chat,
+    Chats,
+    Message,
+    Sampling,
+    TextOrIds,
+    Wish,
+    chat_wishes_of,
+    is_batch,
+    is_batch_of_chats,
+    typed,
+    wishes_of,
+)
 from .model_files import resolve_model
 from .settings import engine_config
 
-DEFAULT_NEW_TOKENS = 128
-"""Output tokens of a prompt that comes without sampling parameters; a chat's answer may fill the context."""
-
 Setting = str | int | float | bool | None
-TextOrIds = str | list[int]
-Batch = list[str] | list[list[int]] | list[TextOrIds]
-Sampling = SamplingParams | Sequence[SamplingParams] | None
+Answers = Completion | list[Completion] | list[list[Completion]]
 
 T = TypeVar("T")
-
-_TO_GENERATE = SamplingParams(max_new_tokens=DEFAULT_NEW_TOKENS)
-_TO_CHAT = SamplingParams()
 
 
 class Engine:
@@ -47,8 +55,9 @@ class Engine:
 
     Its methods may be called from any thread, whether an event loop runs there or not. Without `with`, call `close`;
     an engine that is still open is closed when it is dropped and at the interpreter's exit. It belongs to the process
-    that made it. `sampling` is one for all prompts or a list with one for each; `salt` separates caches. Every method
-    raises `AxilError` when a prompt or a parameter is wrong (a note says which prompt) or a process has died.
+    that made it. `sampling` is one for all prompts or a list with one for each; `salt` separates caches. With `n` each
+    prompt gets a list of that many answers, the first of which has the given seed. Every method raises `AxilError` when
+    a prompt or a parameter is wrong (`field` names it, a note says which prompt) or a process has died.
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Setting) -> None:
@@ -83,85 +92,163 @@ class Engine:
 
     @overload
     def generate(
-        self, prompts: TextOrIds, sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: None = None, salt: str = "", progress: bool = True
     ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompts: Batch, sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
     ) -> list[Completion]: ...
 
+    @overload
     def generate(
-        self, prompts: TextOrIds | Batch, sampling: Sampling = None, *, salt: str = "", progress: bool = True
-    ) -> Completion | list[Completion]:
+        self, prompts: Batch, sampling: Sampling = None, *, n: None = None, salt: str = "", progress: bool = True
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self, prompts: Batch, sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
+    ) -> list[list[Completion]]: ...
+
+    def generate(
+        self,
+        prompts: TextOrIds | Batch,
+        sampling: Sampling = None,
+        *,
+        n: int | None = None,
+        salt: str = "",
+        progress: bool = True,
+    ) -> Answers:
         """Continue a prompt (text or token ids), or each of a list of them; a list gives a list in the same order.
 
         Without `sampling` an answer has at most 128 tokens; a `max_new_tokens` of None means as many as fit. Prompts
         are submitted so that those with a common beginning follow each other. A list shows a progress bar, unless
         `progress` is off.
         """
-        return self._complete(_wishes(prompts, sampling, salt), is_batch=_is_batch(prompts), progress=progress)
+        wishes = wishes_of(prompts, sampling, salt=salt, n=n)
+        return _shaped(self._complete(wishes, progress=progress and is_batch(prompts)), is_batch(prompts), n)
 
     @overload
     def chat(
-        self, messages: Sequence[Message], sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling = None,
+        *,
+        n: None = None,
+        salt: str = "",
+        progress: bool = True,
     ) -> Completion: ...
 
     @overload
     def chat(
-        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = "", progress: bool = True
+        self, messages: Sequence[Message], sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
     ) -> list[Completion]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Message]],
+        sampling: Sampling = None,
+        *,
+        n: None = None,
+        salt: str = "",
+        progress: bool = True,
+    ) -> list[Completion]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Message]],
+        sampling: Sampling = None,
+        *,
+        n: int,
+        salt: str = "",
+        progress: bool = True,
+    ) -> list[list[Completion]]: ...
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Chats,
         sampling: Sampling = None,
         *,
+        n: int | None = None,
         salt: str = "",
         progress: bool = True,
-    ) -> Completion | list[Completion]:
-        """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats."""
-        return self._complete(
-            _chat_wishes(messages, sampling, salt), is_batch=_is_batch_of_chats(messages), progress=progress
-        )
+    ) -> Answers:
+        """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats.
+
+        A message that was an answer may carry its `token_ids`: they are then what the model sees of it, so that the
+        whole answer is found in the cache, however it was sampled.
+        """
+        wishes = chat_wishes_of(messages, sampling, salt=salt, n=n)
+        is_many = is_batch_of_chats(messages)
+        return _shaped(self._complete(wishes, progress=progress and is_many), is_many, n)
 
     @overload
-    async def agenerate(self, prompts: TextOrIds, sampling: Sampling = None, *, salt: str = "") -> Completion: ...
-
-    @overload
-    async def agenerate(self, prompts: Batch, sampling: Sampling = None, *, salt: str = "") -> list[Completion]: ...
-
     async def agenerate(
-        self, prompts: TextOrIds | Batch, sampling: Sampling = None, *, salt: str = ""
-    ) -> Completion | list[Completion]:
-        """As `generate`, without blocking the caller's event loop; a task that is cancelled cancels its requests."""
-        return await self._acomplete(_wishes(prompts, sampling, salt), is_batch=_is_batch(prompts))
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: None = None, salt: str = ""
+    ) -> Completion: ...
 
     @overload
-    async def achat(self, messages: Sequence[Message], sampling: Sampling = None, *, salt: str = "") -> Completion: ...
-
-    @overload
-    async def achat(
-        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = ""
+    async def agenerate(
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: int, salt: str = ""
     ) -> list[Completion]: ...
 
+    @overload
+    async def agenerate(
+        self, prompts: Batch, sampling: Sampling = None, *, n: None = None, salt: str = ""
+    ) -> list[Completion]: ...
+
+    @overload
+    async def agenerate(
+        self, prompts: Batch, sampling: Sampling = None, *, n: int, salt: str = ""
+    ) -> list[list[Completion]]: ...
+
+    async def agenerate(
+        self, prompts: TextOrIds | Batch, sampling: Sampling = None, *, n: int | None = None, salt: str = ""
+    ) -> Answers:
+        """As `generate`, without blocking the caller's event loop; a task that is cancelled cancels its requests."""
+        answers = await self._acomplete(wishes_of(prompts, sampling, salt=salt, n=n))
+        return _shaped(answers, is_batch(prompts), n)
+
+    @overload
     async def achat(
-        self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling = None, *, salt: str = ""
-    ) -> Completion | list[Completion]:
+        self, messages: Sequence[Message], sampling: Sampling = None, *, n: None = None, salt: str = ""
+    ) -> Completion: ...
+
+    @overload
+    async def achat(
+        self, messages: Sequence[Message], sampling: Sampling = None, *, n: int, salt: str = ""
+    ) -> list[Completion]: ...
+
+    @overload
+    async def achat(
+        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, n: None = None, salt: str = ""
+    ) -> list[Completion]: ...
+
+    @overload
+    async def achat(
+        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, n: int, salt: str = ""
+    ) -> list[list[Completion]]: ...
+
+    async def achat(
+        self, messages: Chats, sampling: Sampling = None, *, n: int | None = None, salt: str = ""
+    ) -> Answers:
         """As `chat`, without blocking the caller's event loop."""
-        return await self._acomplete(_chat_wishes(messages, sampling, salt), is_batch=_is_batch_of_chats(messages))
+        answers = await self._acomplete(chat_wishes_of(messages, sampling, salt=salt, n=n))
+        return _shaped(answers, is_batch_of_chats(messages), n)
 
     def stream(
         self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
         """Continue a prompt, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(Wish(prompt=prompt, sampling=sampling or _TO_GENERATE, salt=salt))
+        return self._chunks(Wish(prompt=prompt, sampling=typed(sampling or TO_GENERATE), salt=salt))
 
     def stream_chat(
         self, messages: Sequence[Message], sampling: SamplingParams | None = None, *, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
         """Give the assistant's next turn, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(Wish(prompt=Chat(messages=messages), sampling=sampling or _TO_CHAT, salt=salt))
+        return self._chunks(Wish(prompt=Chat(messages=messages), sampling=typed(sampling or TO_CHAT), salt=salt))
 
     def close(self) -> None:
         """End the processes; open calls end as Unavailable, and so do later ones. Closing twice does nothing."""
@@ -179,21 +266,18 @@ class Engine:
     async def __aexit__(self, *exc_info: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _complete(self, wishes: Sequence[Wish], *, is_batch: bool, progress: bool) -> Completion | list[Completion]:
-        with BatchProgress(len(wishes), is_shown=progress and is_batch) as bar:
+    def _complete(self, wishes: Sequence[Wish], *, progress: bool) -> list[list[Completion]]:
+        with BatchProgress(sum(wish.num_samples for wish in wishes), is_shown=progress) as bar:
             future = self._loop.call(lambda: self._calls.complete_all(wishes, bar.note))
             try:
-                completions = future.result()
+                return future.result()
             except concurrent.futures.CancelledError:
                 raise Unavailable("this Engine was closed.") from None
             finally:
                 future.cancel()
-        return completions if is_batch else completions[0]
 
-    async def _acomplete(self, wishes: Sequence[Wish], *, is_batch: bool) -> Completion | list[Completion]:
-        future = self._loop.call(lambda: self._calls.complete_all(wishes, _ignore))
-        completions = await asyncio.wrap_future(future)
-        return completions if is_batch else completions[0]
+    async def _acomplete(self, wishes: Sequence[Wish]) -> list[list[Completion]]:
+        return await asyncio.wrap_future(self._loop.call(lambda: self._calls.complete_all(wishes, _ignore)))
 
     async def _chunks(self, wish: Wish) -> AsyncGenerator[Chunk, None]:
         arrived: asyncio.Queue[Chunk | AxilError] = asyncio.Queue()
@@ -248,34 +332,12 @@ def _abandon_after_fork(processes: EngineProcesses) -> None:
     os.register_at_fork(after_in_child=after_in_child)
 
 
-def _is_batch(prompts: TextOrIds | Batch) -> bool:
-    return isinstance(prompts, list) and (not prompts or not isinstance(prompts[0], int))
-
-
-def _is_batch_of_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
-    return bool(messages) and not isinstance(messages[0], Mapping)
-
-
-def _wishes(prompts: TextOrIds | Batch, sampling: Sampling, salt: str) -> list[Wish]:
-    many: Sequence[Any] = prompts if _is_batch(prompts) else [prompts]
-    return _with_sampling(many, sampling, _TO_GENERATE, salt)
-
-
-def _chat_wishes(
-    messages: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling, salt: str
-) -> list[Wish]:
-    many: Sequence[Any] = messages if _is_batch_of_chats(messages) else [messages]
-    return _with_sampling([Chat(messages=each) for each in many], sampling, _TO_CHAT, salt)
-
-
-def _with_sampling(prompts: Sequence[Any], sampling: Sampling, default: SamplingParams, salt: str) -> list[Wish]:
-    if sampling is None or isinstance(sampling, SamplingParams):
-        sampling = [sampling or default] * len(prompts)
-    if len(sampling) != len(prompts):
-        raise ValueError(
-            f"sampling has {len(sampling)} entries and there are {len(prompts)} prompts; give one for each"
-        )
-    return [Wish(prompt=prompt, sampling=one, salt=salt) for prompt, one in zip(prompts, sampling, strict=True)]
+def _shaped(answers: list[list[Completion]], is_many: bool, n: int | None) -> Answers:
+    """One answer or, with `n`, a list for the prompt, or for each of many."""
+    if n is not None:
+        return answers if is_many else answers[0]
+    firsts = [samples[0] for samples in answers]
+    return firsts if is_many else firsts[0]
 
 
 def _ignore(completion: Completion) -> None:

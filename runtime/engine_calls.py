@@ -7,35 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from wire.errors import AxilError, Cancelled, Refused
 from wire.messages import ids_to_bytes
-from wire.sampling import SamplingParams
 
 from .completion import Chunk, Completion
 from .engine_loop import TextParts
+from .engine_wishes import Chat, Message, Wish, in_own_words, noted
 from .generation import Delta, End, Generation, Prompt, TokenLogprob
-
-Message = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chat:
-    """A prompt that is a list of messages."""
-
-    messages: Sequence[Message]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """One prompt as the caller gave it, and how it is to be continued."""
-
-    prompt: str | Sequence[int] | Chat
-    sampling: SamplingParams
-    salt: str
+from .text.said import encode_with, find_said
 
 
 class EngineCalls:
@@ -46,59 +28,70 @@ class EngineCalls:
         self._template = parts.template
         self._room = asyncio.Semaphore(max_open)
 
-    async def complete_all(self, wishes: Sequence[Wish], note: Callable[[Completion], None]) -> list[Completion]:
-        """Answer all wishes, in their order; `note` is called with each completion as it comes.
+    async def complete_all(self, wishes: Sequence[Wish], note: Callable[[Completion], None]) -> list[list[Completion]]:
+        """Answer all wishes, in their order, each with as many answers as it asks for.
 
-        They are submitted sorted by their token ids, so that those with a common beginning follow each other.
+        They are submitted sorted by their token ids, so that those with a common beginning follow each other. `note`
+        is called with each completion as it comes.
 
         Raises:
             AxilError: of the first that failed, with a note that names it; the others are cancelled.
         """
-        encoded: list[list[int]] = []
+        prompts: list[Prompt] = []
         for i, wish in enumerate(wishes):
             try:
-                encoded.append(await self._encoded(wish.prompt))
+                prompts.append(await self._prompt(wish))
             except AxilError as error:
-                raise _noted(error, i, len(wishes)) from None
+                raise noted(error, i, len(wishes)) from None
             await asyncio.sleep(0)  # a short text is encoded without waiting, and others want the loop too
-        order = sorted(range(len(wishes)), key=lambda i: ids_to_bytes(encoded[i]))
-        tasks = {i: asyncio.create_task(self._complete(encoded[i], wishes[i], note)) for i in order}
+        order = sorted(range(len(wishes)), key=lambda i: ids_to_bytes(prompts[i].token_ids))
+        tasks = {
+            i: [asyncio.create_task(self._complete(one, note)) for one in prompts[i].samples(wishes[i].num_samples)]
+            for i in order
+        }
+        everything = [task for samples in tasks.values() for task in samples]
         try:
-            if tasks:
-                await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
-            for i, task in tasks.items():
-                failure = task.exception() if task.done() else None
-                if failure is not None:
-                    raise _noted(failure, i, len(wishes))
-            return [tasks[i].result() for i in range(len(wishes))]
+            if everything:
+                await asyncio.wait(everything, return_when=asyncio.FIRST_EXCEPTION)
+            for i, samples in tasks.items():
+                failures = [task.exception() for task in samples if task.done()]
+                for failure in filter(None, failures):
+                    raise noted(failure, i, len(wishes))
+            return [[task.result() for task in tasks[i]] for i in range(len(wishes))]
         finally:
-            for task in tasks.values():
+            for task in everything:
                 task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await asyncio.gather(*everything, return_exceptions=True)
 
     async def chunks(self, wish: Wish) -> AsyncGenerator[Chunk, None]:
         """Answer one wish, piece by piece."""
-        async with aclosing(self._chunks(await self._encoded(wish.prompt), wish)) as chunks:
+        async with aclosing(self._chunks(await self._prompt(wish))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _complete(self, token_ids: list[int], wish: Wish, note: Callable[[Completion], None]) -> Completion:
-        async with aclosing(self._chunks(token_ids, wish)) as chunks:
+    async def _complete(self, prompt: Prompt, note: Callable[[Completion], None]) -> Completion:
+        async with aclosing(self._chunks(prompt)) as chunks:
             async for chunk in chunks:
                 if chunk.completion is not None:
                     note(chunk.completion)
                     return chunk.completion
         raise AssertionError("an answer ends with a completion")
 
-    async def _chunks(self, token_ids: list[int], wish: Wish) -> AsyncGenerator[Chunk, None]:
-        prompt = Prompt(token_ids=token_ids, sampling=wish.sampling, request_id=uuid.uuid4().hex, salt=wish.salt)
+    async def _chunks(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         deltas: list[Delta] = []
         async with self._room:
-            with await self._generator.start(prompt, self._generator.arrival()) as generation:
-                async for delta in generation:
-                    deltas.append(delta)
-                    whole = None if delta.end is None else _whole(generation, deltas, delta.end)
-                    yield Chunk(text=delta.text, token_ids=tuple(delta.token_ids), completion=whole)
+            try:
+                with await self._generator.start(prompt, self._generator.arrival()) as generation:
+                    async for delta in generation:
+                        deltas.append(delta)
+                        whole = None if delta.end is None else _whole(generation, deltas, delta.end)
+                        yield Chunk(text=delta.text, token_ids=tuple(delta.token_ids), completion=whole)
+            except AxilError as error:
+                raise in_own_words(error) from None
+
+    async def _prompt(self, wish: Wish) -> Prompt:
+        token_ids = await self._encoded(wish.prompt)
+        return Prompt(token_ids=token_ids, sampling=wish.sampling, request_id=uuid.uuid4().hex, salt=wish.salt)
 
     async def _encoded(self, prompt: str | Sequence[int] | Chat) -> list[int]:
         if isinstance(prompt, str):
@@ -106,6 +99,17 @@ class EngineCalls:
         if isinstance(prompt, Chat):
             return await self._encoded_chat(prompt.messages)
         return self._generator.checked_ids(prompt, field="prompt")
+
+    def _check_ids_of(self, message: Message, field: str) -> None:
+        token_ids = message.get("token_ids")
+        if token_ids is None:
+            return
+        if not isinstance(token_ids, list | tuple) or not all(type(token_id) is int for token_id in token_ids):
+            raise Refused(
+                f"{field} must be a list of integers. Give an answer's token_ids, or leave it out.", field=field
+            )
+        if token_ids:
+            self._generator.known_ids(token_ids, field=field)
 
     async def _encoded_chat(self, messages: Sequence[Message]) -> list[int]:
         template = self._template
@@ -119,11 +123,20 @@ class EngineCalls:
             for name in ("role", "content"):
                 if not isinstance(message.get(name), str):
                     raise Refused(f"messages[{i}] needs {name!r}, as a string.", field=f"messages[{i}].{name}")
+            self._check_ids_of(message, f"messages[{i}].token_ids")
         given = [dict(message) for message in messages]
         num_characters = sum(len(str(message["content"])) for message in messages)
-        text = await self._generator.off_loop(
-            num_characters, lambda: template.render(given, add_generation_prompt=True, variables={})
-        )
+        tokenizer = self._generator.tokenizer
+
+        def render(some: Sequence[Message], is_asking: bool) -> str:
+            plain = [{name: value for name, value in each.items() if name != "token_ids"} for each in some]
+            return template.render(plain, add_generation_prompt=is_asking, variables={})
+
+        text = await self._generator.off_loop(num_characters, lambda: render(given, True))
+        said = await self._generator.off_loop(num_characters, lambda: find_said(text, given, tokenizer, render))
+        if said:
+            token_ids = await self._generator.off_loop(num_characters, lambda: encode_with(text, said, tokenizer))
+            return self._generator.checked_ids(token_ids, field="messages")
         # The template has written the special tokens itself.
         return await self._generator.encode(text, add_special_tokens=False, field="messages")
 
@@ -131,19 +144,21 @@ class EngineCalls:
 def _whole(generation: Generation, deltas: Sequence[Delta], end: End) -> Completion:
     if end.reason == "cancelled":
         raise Cancelled(end.message or "the request was cancelled.")
-    logprobs: list[TokenLogprob] = [token for delta in deltas for token in delta.logprobs]
+    sampling = generation.prompt.sampling
     return Completion(
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(generation.output_ids),
         finish_reason=end.reason,
+        matched=end.matched,
         prompt_tokens=len(generation.prompt.token_ids),
         cached_tokens=generation.cached_tokens,
         completion_tokens=len(generation.output_ids),
-        logprobs=None if generation.prompt.sampling.num_top_logprobs is None else tuple(logprobs),
+        logprobs=None if sampling.num_top_logprobs is None else _joined([delta.logprobs for delta in deltas]),
+        prompt_logprobs=(
+            None if sampling.prompt_logprobs_from is None else _joined([delta.prompt_logprobs for delta in deltas])
+        ),
     )
 
 
-def _noted(error: BaseException, i: int, num_prompts: int) -> BaseException:
-    if num_prompts > 1:
-        error.add_note(f"in the prompt with index {i}")
-    return error
+def _joined(parts: Sequence[list[TokenLogprob]]) -> tuple[TokenLogprob, ...]:
+    return tuple(token for part in parts for token in part)

@@ -18,7 +18,8 @@ from wire.sampling import SamplingParams
 from .chat import converse
 from .chat_model import EngineModel, ServerModel
 from .config import ENGINE_FLAG_GROUPS
-from .engine import DEFAULT_NEW_TOKENS, Engine
+from .engine import Engine
+from .engine_wishes import DEFAULT_NEW_TOKENS
 from .sampling_flags import SamplingFlags
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from wire.errors import PromptTooLong, Refused
 from wire.messages import Submit, ids_to_bytes
-from wire.sampling import SamplingParams, checked
+from wire.sampling import MAX_LOGIT_BIAS_IDS, SamplingParams, checked
 
 from .client import SchedulerClient
 from .generation import Generation, Prompt, Times
@@ -30,6 +30,12 @@ MAX_STOP_CHARACTERS = 1024
 
 MAX_PROMPTS = 1024
 """Prompts in one request, at most: each costs time on the event loop, which all streams share."""
+
+MAX_ANSWERS = 4096
+"""Answers to one request's prompts, at most: prompts times `n`."""
+
+MAX_LOGIT_BIASES = 16 * MAX_LOGIT_BIAS_IDS
+"""Entries of `logit_bias` in all answers to one request together: each goes to all three processes."""
 
 _SUBMITTED_AT_ONCE = 16
 """Prompts of a batch that are submitted before other streams get their turn."""
@@ -154,7 +160,18 @@ class Generator:
 
     @contextlib.asynccontextmanager
     async def start_all(self, prompts: Sequence[Prompt], times: Times) -> AsyncIterator[list[Generation]]:
-        """Submit several prompts as one; leaving the context cancels what is left of them."""
+        """Submit several prompts as one; leaving the context cancels what is left of them.
+
+        Raises:
+            AxilError: one of them is refused, or no new work is taken.
+        """
+        num_biases = sum(len(prompt.sampling.logit_bias) for prompt in prompts)
+        if num_biases > MAX_LOGIT_BIASES:
+            raise Refused(
+                f"logit_bias has {num_biases:,} ids for {len(prompts):,} answers; at most {MAX_LOGIT_BIASES:,} are "
+                "allowed in one request. Send several requests.",
+                field="logit_bias",
+            )
         self.client.check_ids_free([prompt.request_id for prompt in prompts])
         with contextlib.ExitStack() as stack:
             generations = []
@@ -195,5 +212,19 @@ def check_num_prompts(num_prompts: int, *, field: str) -> None:
         raise Refused(
             f"{field} holds {num_prompts:,} prompts; at most {MAX_PROMPTS:,} are allowed in one request. "
             "Send several requests.",
+            field=field,
+        )
+
+
+def check_num_answers(num_answers: int, *, field: str) -> None:
+    """Return when one request may be given that many answers.
+
+    Raises:
+        Refused: they are too many.
+    """
+    if num_answers > MAX_ANSWERS:
+        raise Refused(
+            f"{field} asks for {num_answers:,} answers to all prompts together; at most {MAX_ANSWERS:,} are allowed in "
+            "one request. Send several requests.",
             field=field,
         )

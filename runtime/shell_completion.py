@@ -72,6 +72,9 @@ def _bash(commands: Sequence[_Command]) -> Iterator[str]:
     yield "_axil() {"
     yield '    local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" words=""'
     yield "    COMPREPLY=()"
+    yield "    # bash takes --flag=value for three words"
+    yield '    if [[ $current == = ]]; then current=""'
+    yield '    elif [[ $previous == = ]]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi'
     yield "    if (( COMP_CWORD == 1 )); then"
     names = " ".join(["--help", "--version", *(command.name for command in commands)])
     yield f'        COMPREPLY=($(compgen -W {shlex.quote(names)} -- "$current"))'
@@ -110,7 +113,7 @@ def _zsh(commands: Sequence[_Command]) -> Iterator[str]:
         yield f"        {shlex.quote(f'{command.name}:{command.help}')}"
     yield "    )"
     yield "    if (( CURRENT == 2 )); then"
-    yield "        _describe command commands"
+    yield "        [[ $words[2] == -* ]] && compadd -- --help --version || _describe command commands"
     yield "        return"
     yield "    fi"
     yield "    local command=$words[2]"
@@ -134,7 +137,7 @@ def _zsh_option(name: str, option: _Option) -> str:
     if not option.has_value:
         return f"{name}{shown}"
     values = f"({' '.join(option.choices)})" if option.choices else "_files" if option.is_file else " "
-    return f"{name}{shown}:value:{values}"
+    return f"{name}={shown}:value:{values}"
 
 
 def _fish(commands: Sequence[_Command]) -> Iterator[str]:

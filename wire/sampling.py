@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,9 +15,11 @@ MAX_TOP_LOGPROBS = 20
 MAX_LOGPROB_IDS = 1024
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 1024
+MAX_STOP_PATTERNS = 8
 MAX_STOP_REGEX_CHARACTERS = 256
 MAX_SAMPLES = 128
 MAX_LOGIT_BIAS = 100.0
+MAX_LOGIT_BIAS_IDS = 65_536
 LARGEST_TOKEN_ID = 2**31 - 1
 
 _SEED_STEP = 0x9E3779B97F4A7C15
@@ -116,16 +119,19 @@ def checked(params: SamplingParams) -> SamplingParams:
     _within("repetition_penalty", params.repetition_penalty, low=0.0, high=2.0, is_low_open=True)
     _within("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0)
     _within("presence_penalty", params.presence_penalty, low=-2.0, high=2.0)
-    for token_id, bias in params.logit_bias:
-        _within("logit_bias", token_id, low=0, high=LARGEST_TOKEN_ID)
-        _within("logit_bias", bias, low=-MAX_LOGIT_BIAS, high=MAX_LOGIT_BIAS)
+    if len(params.logit_bias) > MAX_LOGIT_BIAS_IDS:
+        raise Refused(
+            f"logit_bias has {len(params.logit_bias):,} ids; at most {MAX_LOGIT_BIAS_IDS:,} are allowed. Send fewer.",
+            field="logit_bias",
+        )
+    _all_within("logit_bias", [token_id for token_id, _ in params.logit_bias], low=0, high=LARGEST_TOKEN_ID)
+    _all_within("logit_bias", [bias for _, bias in params.logit_bias], low=-MAX_LOGIT_BIAS, high=MAX_LOGIT_BIAS)
     limit = math.inf if params.max_new_tokens is None else params.max_new_tokens
     _within("min_new_tokens", params.min_new_tokens, low=0, high=limit)
     _within("seed", params.seed, low=-(2**63), high=2**63 - 1)
     _within("logprobs", params.num_top_logprobs, low=0, high=MAX_TOP_LOGPROBS)
     _within("logprob_start_len", params.prompt_logprobs_from, low=0)
-    for token_id in params.logprob_ids:
-        _within("token_ids_logprob", token_id, low=0, high=LARGEST_TOKEN_ID)
+    _all_within("token_ids_logprob", params.logprob_ids, low=0, high=LARGEST_TOKEN_ID)
     if len(params.logprob_ids) > MAX_LOGPROB_IDS:
         raise Refused(
             f"token_ids_logprob has {len(params.logprob_ids):,} ids; at most {MAX_LOGPROB_IDS:,} are allowed."
@@ -144,9 +150,9 @@ def checked(params: SamplingParams) -> SamplingParams:
             f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} may be sent.",
             field="stop_token_ids",
         )
-    if len(params.stop_regex) > MAX_STOP_STRINGS:
+    if len(params.stop_regex) > MAX_STOP_PATTERNS:
         raise Refused(
-            f"stop_regex has {len(params.stop_regex)} patterns; at most {MAX_STOP_STRINGS} are allowed. Send fewer.",
+            f"stop_regex has {len(params.stop_regex)} patterns; at most {MAX_STOP_PATTERNS} are allowed. Send fewer.",
             field="stop_regex",
         )
     for pattern in params.stop_regex:
@@ -162,16 +168,22 @@ def checked(params: SamplingParams) -> SamplingParams:
             f" {params.min_new_tokens}. Leave it out.",
             field="min_new_tokens",
         )
-    for token_id in params.stop_token_ids:
-        _within("stop_token_ids", token_id, low=0, high=LARGEST_TOKEN_ID)
+    _all_within("stop_token_ids", params.stop_token_ids, low=0, high=LARGEST_TOKEN_ID)
     return params
+
+
+def _all_within(field: str, values: Sequence[float], *, low: float, high: float) -> None:
+    """Look at the extremes first: there may be many values, and one body may hold them for many prompts."""
+    if values and not (min(values) >= low and max(values) <= high and all(map(math.isfinite, values))):
+        for value in values:
+            _within(field, value, low=low, high=high)
 
 
 def _within(field: str, value: float | None, *, low: float, high: float = math.inf, is_low_open: bool = False) -> None:
     if value is None:
         return
     is_low_ok = value > low if is_low_open else value >= low
-    if math.isfinite(value) and is_low_ok and value <= high:
+    if -math.inf < value < math.inf and is_low_ok and value <= high:  # isfinite takes no large integers
         return
     bracket = "(" if is_low_open else "["
     limit = f"at least {low:g}" if high == math.inf else f"in {bracket}{low:g}, {high:g}]"

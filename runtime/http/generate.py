@@ -11,9 +11,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
-from runtime.generator import check_num_prompts
+from runtime.generator import check_num_answers, check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
+from wire.sampling import SamplingParams
 
 from .errors import json_response
 from .fields import Fields, is_integers, read_fields
@@ -187,26 +188,38 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
     chosen_ids = _read_chosen_ids(fields, num_items)
     salt = read_salt(fields)
+    # One object may stand for all prompts, and hold much: it is read once.
+    own = {id(each): each for each in sampling_fields}
+    wishes = {key: _read_wish(front, each) for key, each in own.items()}
     prompts: list[Prompt] = []
     for i in range(num_items):
-        own = sampling_fields[i]
-        wanted = own.integer("max_new_tokens")
-        names = OwnNames(
-            max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
-            min_new_tokens=own.integer("min_new_tokens"),
-            seed=own.integer("sampling_seed"),
-            num_top_logprobs=(top_logprobs[i] or 0) if with_logprobs[i] else None,
-            grammar=read_grammar(own),
-        )
-        sampling = read_sampling(own, names)
+        sampling, num_samples = wishes[id(sampling_fields[i])]
+        check_num_answers(len(prompts) + num_samples, field="n")
         if with_logprobs[i]:
-            start = None if starts[i] == -1 else starts[i]
-            sampling = replace(sampling, logprob_ids=chosen_ids[i], prompt_logprobs_from=start)
-        num_samples = read_num_samples(own)
-        front.warn_unknown(own)
+            sampling = replace(
+                sampling,
+                num_top_logprobs=top_logprobs[i] or 0,
+                logprob_ids=chosen_ids[i],
+                prompt_logprobs_from=None if starts[i] == -1 else starts[i],
+            )
         prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt)
         prompts += prompt.samples(num_samples)
     return prompts
+
+
+def _read_wish(front: Front, own: Fields) -> tuple[SamplingParams, int]:
+    """One `sampling_params` object, and how many answers it asks for."""
+    wanted = own.integer("max_new_tokens")
+    names = OwnNames(
+        max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
+        min_new_tokens=own.integer("min_new_tokens"),
+        seed=own.integer("sampling_seed"),
+        num_top_logprobs=None,
+        grammar=read_grammar(own),
+    )
+    wish = read_sampling(own, names), read_num_samples(own)
+    front.warn_unknown(own)
+    return wish
 
 
 def _per_item(fields: Fields, name: str, num_items: int, read: Callable[[Fields], T]) -> list[T]:

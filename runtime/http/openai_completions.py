@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
-from runtime.generator import check_num_prompts
+from runtime.generator import check_num_answers, check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
@@ -116,6 +116,7 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
     salt = read_salt(fields)
     token_ids = await _read_token_ids(front, fields)
     num_samples = read_num_samples(fields)
+    check_num_answers(len(token_ids) * num_samples, field="n")
     prompts: list[Prompt] = []
     for i, each in enumerate(token_ids):
         request_id = answering.id if len(token_ids) == 1 else f"{answering.id}_{i}"

@@ -94,6 +94,10 @@ class PrefixEncoder:
         self._keep(new, replaced=key if is_covered else None)
         return new.token_ids
 
+    def is_cut(self, text: str, index: int) -> bool:
+        """Whether a special token that cuts the text in two begins at `index`."""
+        return any(text.startswith(token, index) for token in self._cutting)
+
     def _nearest(self, text: str) -> tuple[int, _Known | None, int]:
         """The known text with the longest common prefix, and that prefix's length."""
         best_key, best, best_common = -1, None, 0

@@ -1,22 +1,14 @@
 """Stop strings in a growing text. Knows neither tokens nor requests.
 
-An Aho-Corasick automaton over all stop strings: its depth after a character is the length of the longest suffix that
-could begin a stop string, which is exactly what must be held back. O(1) per character, however many the strings are.
+Knuth, Morris and Pratt's automaton for each string that the end of the text begins: what must be held back is the
+longest of those beginnings. Memory and start-up cost are those of the strings alone, for they come from clients.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-
-@dataclass(slots=True)
-class _State:
-    depth: int
-    next: dict[str, _State] = field(default_factory=dict)
-    fallback: _State | None = None
-    matched: str | None = None
+from functools import lru_cache
 
 
 class StopStrings:
@@ -30,8 +22,10 @@ class StopStrings:
     """
 
     def __init__(self, strings: Sequence[str], *, is_kept: bool) -> None:
-        self._root = _automaton(strings)
-        self._state = self._root
+        self._starting: dict[str, list[str]] = {}
+        for string in dict.fromkeys(strings):
+            self._starting.setdefault(string[0], []).append(string)
+        self._begun: dict[str, int] = {}
         self._held = ""
         self._is_kept = is_kept
         self.matched: str | None = None
@@ -39,17 +33,16 @@ class StopStrings:
     def push(self, text: str) -> str:
         """Add `text`; return what may be shown now. Nothing may follow a match."""
         assert self.matched is None
-        state = self._state
         for i, character in enumerate(text):
-            state = self._step(state, character)
-            if state.matched is not None:
-                self.matched = state.matched
+            if not self._begun and character not in self._starting:
+                continue
+            self.matched = self._step(character)
+            if self.matched is not None:
                 shown = self._held + text[: i + 1]
                 self._held = ""
-                return shown if self._is_kept else shown[: -len(state.matched)]
-        self._state = state
+                return shown if self._is_kept else shown[: -len(self.matched)]
         pending = self._held + text
-        num_shown = len(pending) - state.depth
+        num_shown = len(pending) - max(self._begun.values(), default=0)
         self._held = pending[num_shown:]
         return pending[:num_shown]
 
@@ -58,40 +51,31 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _step(self, state: _State, character: str) -> _State:
-        while True:
-            after = state.next.get(character)
-            if after is not None:
-                return after
-            if state.fallback is None:
-                return self._root
-            state = state.fallback
+    def _step(self, character: str) -> str | None:
+        """Take one character; return the longest string that it completes."""
+        lengths = {string: _longer(string, length, character) for string, length in self._begun.items()}
+        for string in self._starting.get(character, ()):
+            lengths.setdefault(string, 1)
+        self._begun = {string: length for string, length in lengths.items() if length}
+        whole = [string for string, length in self._begun.items() if length == len(string)]
+        return max(whole, key=len, default=None)
 
 
-def _automaton(strings: Sequence[str]) -> _State:
-    root = _State(0)
-    for string in strings:
-        state = root
-        for character in string:
-            state = state.next.setdefault(character, _State(state.depth + 1))
-        state.matched = string
-    # Breadth first, so that a state's fallback is complete before the state itself.
-    queue = deque[_State]()
-    for child in root.next.values():
-        child.fallback = root
-        queue.append(child)
-    while queue:
-        state = queue.popleft()
-        for character, child in state.next.items():
-            child.fallback = _longest_suffix(root, state.fallback, character)
-            child.matched = child.matched or child.fallback.matched
-            queue.append(child)
-    return root
+def _longer(string: str, length: int, character: str) -> int:
+    """How much of `string` the text ends with after `character`, when it ended with `length` characters of it."""
+    while length and string[length] != character:
+        length = _borders(string)[length - 1]
+    return length + 1 if string[length] == character else 0
 
 
-def _longest_suffix(root: _State, state: _State | None, character: str) -> _State:
-    while state is not None:
-        if character in state.next:
-            return state.next[character]
-        state = state.fallback
-    return root
+@lru_cache(maxsize=1024)
+def _borders(string: str) -> array[int]:
+    """For each beginning of `string`, the length of its longest end that is also its beginning, itself excepted."""
+    borders = array("I", [0]) * len(string)
+    length = 0
+    for i in range(1, len(string)):
+        while length and string[i] != string[length]:
+            length = borders[length - 1]
+        length += string[i] == string[length]
+        borders[i] = length
+    return borders

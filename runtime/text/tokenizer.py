@@ -96,6 +96,10 @@ class Tokenizer:
             return self._encode_whole(text, add_special_tokens=True)
         return self._prefixes.encode(text).tolist()
 
+    def is_cut(self, text: str, index: int) -> bool:
+        """Whether a special token begins at `index`, so that what stands before it is tokenised on its own."""
+        return self._prefixes.is_cut(text, index)
+
     def _encode_whole(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # The library's plain `encode` would hold the interpreter's lock.
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids

@@ -117,6 +117,29 @@ class Server:
                 return float(line.rpartition(" ")[2])
         raise AssertionError(f"no metric {name}")
 
+    def figures(self) -> dict[str, Any]:
+        """The scheduler's state and counters, asked for now."""
+        self.post("/abort_request", {"rid": "nobody"})
+        figures: dict[str, Any] = self.get("/server_info").json["internal_states"][0]
+        return figures
+
+    def assert_idle_and_whole(self) -> None:
+        """Nothing is open, and every page of the pool is free or cached."""
+        wait_until(lambda: not (self.figures()["num_running"] or self.figures()["num_waiting"]), "idle", within_s=60)
+        figures = self.figures()
+        assert figures["free_pages"] + figures["cached_pages"] == figures["num_pages"], figures
+        assert figures["evictable_pages"] == figures["cached_pages"], figures
+        assert figures["quarantined_pages"] == figures["ledger_mismatches_total"] == 0, figures
+        assert figures["broken_total"] == 0, figures
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Memory of each part."""
+        found = {}
+        for part, pid in self.parts.items():
+            (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line]
+            found[part] = int(line.split()[1]) * 1024
+        return found
+
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

@@ -135,3 +135,12 @@ def test_token_ids_of_another_width_are_refused() -> None:
     cache = PrefixCache(num_pages=2, page_tokens=4)
     with pytest.raises(TypeError, match="int64"):
         cache.match(CHAT, np.array([1 << 32]))
+
+
+def test_the_tail_of_an_old_donor_among_many_does_not_take_its_place() -> None:
+    cache = PrefixCache(num_pages=64, page_tokens=4)
+    tails = [[1, i] for i in range(20)]
+    for tail in [*tails, tails[0], tails[5]]:
+        serve(cache, tail)
+    assert len(nodes(cache)) == len(tails)
+    assert cache.cached_pages == len(tails)

@@ -11,8 +11,9 @@ import pytest
 import axil
 import runtime.engine
 from runtime.config import MODULES
-from runtime.engine_calls import Chat, EngineCalls, Wish
+from runtime.engine_calls import EngineCalls
 from runtime.engine_loop import EngineLoop, TextParts
+from runtime.engine_wishes import Chat, Wish
 from runtime.launch import StartFailed
 from tests.fakes import FakeScheduler, Script, running_server, submitted_ids, text_ids, write_model_dir
 from wire.errors import Broken, Refused, Unavailable
@@ -40,12 +41,13 @@ async def test_a_batch_is_submitted_sorted_and_answered_in_the_callers_order(tmp
         noted: list[str] = []
         texts = ["b two", "a one", "b one", "a two"]
         found = await calls.complete_all([wish(text) for text in texts], lambda each: noted.append(each.text))
-        assert [each.text for each in found] == [text[::-1] for text in texts]
+        assert [each.text for (each,) in found] == [text[::-1] for text in texts]
         assert sorted(noted) == sorted(text[::-1] for text in texts)
         submitted = [bytes(submitted_ids(each)).decode() for each in scheduler.received if isinstance(each, Submit)]
         assert submitted == ["a one", "a two", "b one", "b two"]
-        assert (found[0].prompt_tokens, found[0].cached_tokens, found[0].completion_tokens) == (5, 3, 5)
-        assert found[0].finish_reason == "length"
+        ((first,), *_) = found
+        assert (first.prompt_tokens, first.cached_tokens, first.completion_tokens) == (5, 3, 5)
+        assert first.finish_reason == "length"
 
 
 async def test_no_more_prompts_are_open_than_the_queue_takes(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ async def test_no_more_prompts_are_open_than_the_queue_takes(tmp_path: Path) -> 
         await server.client.control("flush")  # everything that was sent before it has arrived now
         assert sum(isinstance(message, Submit) for message in server.scheduler.received) == 2
         server.scheduler.release()
-        assert len(await batch) == 5
+        assert [len(samples) for samples in await batch] == [1] * 5
 
 
 async def test_an_error_in_a_batch_names_the_prompt_and_cancels_the_others(tmp_path: Path) -> None:
@@ -73,8 +75,8 @@ async def test_an_error_in_a_batch_names_the_prompt_and_cancels_the_others(tmp_p
 async def test_stop_strings_and_logprobs_are_worked_out_in_the_engine(tmp_path: Path) -> None:
     async with fake_calls(tmp_path) as (calls, _):
         sampling = SamplingParams(stop=("wor",), num_top_logprobs=1)
-        (found,) = await calls.complete_all([wish(text_ids("x"), sampling)], lambda _: None)
-        assert (found.text, found.finish_reason) == ("hello ", "stop")
+        ((found,),) = await calls.complete_all([wish(text_ids("x"), sampling)], lambda _: None)
+        assert (found.text, found.finish_reason, found.matched) == ("hello ", "stop", "wor")
         assert found.logprobs is not None
         assert [token.token_id for token in found.logprobs] == list(found.token_ids)
 

@@ -36,7 +36,7 @@ from wire.sampling import MAX_SAMPLES, SamplingParams, checked, with_seed_of_sam
         {"stop": ("a",) * 32},
         {"stop_token_ids": (0, 2**31 - 1)},
         {"stop_token_ids": (5,) * 1024},
-        {"stop_regex": ("a" * 256,) * 32},
+        {"stop_regex": ("a" * 256,) * 8},
     ],
 )
 def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
@@ -63,6 +63,9 @@ def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
         ({"presence_penalty": math.nan}, "presence_penalty", ("[-2, 2]", "nan")),
         ({"logit_bias": ((1, 100.5),)}, "logit_bias", ("[-100, 100]", "100.5")),
         ({"logit_bias": ((-1, 1.0),)}, "logit_bias", ("got -1",)),
+        ({"logit_bias": ((1, 0.5), (2, math.nan))}, "logit_bias", ("nan",)),
+        ({"logit_bias": ((1, 0.5),) * 65_537}, "logit_bias", ("65,537", "65,536")),
+        ({"top_k": -(10**400)}, "top_k", ("at least 1",)),
         ({"min_new_tokens": -1}, "min_new_tokens", ("at least 0", "-1")),
         ({"min_new_tokens": 6, "max_new_tokens": 5}, "min_new_tokens", ("[0, 5]", "got 6")),
         ({"seed": 2**63}, "seed", (str(2**63),)),
@@ -70,7 +73,7 @@ def test_values_at_the_edge_are_taken_unchanged(fields: dict[str, Any]) -> None:
         ({"num_top_logprobs": -1}, "logprobs", ("-1",)),
         ({"stop": ("a",) * 33}, "stop", ("33", "32")),
         ({"stop": ("a", "")}, "stop", ("empty",)),
-        ({"stop_regex": ("a",) * 33}, "stop_regex", ("33", "32")),
+        ({"stop_regex": ("a",) * 9}, "stop_regex", ("9", "8")),
         ({"stop_regex": ("a" * 257,)}, "stop_regex", ("257", "256")),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids", ("-1",)),
         ({"stop_token_ids": (2**31,)}, "stop_token_ids", (str(2**31),)),

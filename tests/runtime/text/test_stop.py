@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,3 +61,14 @@ def test_a_stop_string_inside_the_beginning_of_a_longer_one_is_found() -> None:
     stop = StopStrings(["abcd", "bc"], is_kept=False)
     assert stop.push("xabc") == "xa"
     assert stop.matched == "bc"
+
+
+def test_many_long_stop_strings_cost_no_more_than_themselves() -> None:
+    strings = [f"{i:04}" * 256 for i in range(32)]
+    tracemalloc.start()
+    try:
+        many = [StopStrings(strings, is_kept=False) for _ in range(200)]
+        assert tracemalloc.get_traced_memory()[1] < 4e6, "a batch of a thousand prompts would take gigabytes"
+    finally:
+        tracemalloc.stop()
+    assert many[0].push("x" + strings[7]) == "x"

@@ -56,3 +56,14 @@ def test_a_pattern_that_others_take_for_ever_on_is_quick() -> None:
     started = time.process_time()
     assert _pushed(["(a+)+$b", "(a|a)*c"], ["a" * 50] * 200)[1] is None
     assert time.process_time() - started < 5
+
+
+def test_patterns_that_are_slow_all_the_time_end_their_request_and_usual_ones_never() -> None:
+    slow = StopPatterns([rf"({i}?.?a?b?){{200}}Q" for i in range(8)])
+    started = time.thread_time()
+    with pytest.raises(Refused, match="stop_regex takes more than"):
+        for _ in range(10_000):
+            slow.push("abxy")
+    assert time.thread_time() - started < 2
+    usual = [r"\d{4}-\d{2}-\d{2}", r"(?i)the end", r"(?s)```.*```", r"[^.!?]{20,}[!?]", r"</?[a-z]+>", r"\p{Han}{3}"]
+    assert _pushed(usual, ["ab cd, "] * 3000)[1] is None

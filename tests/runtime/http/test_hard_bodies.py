@@ -1,0 +1,184 @@
+"""Bodies that are large, hostile or written in no alphabet: bounded work, a 400 with the limit, or the right text."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import itertools
+import json
+
+import aiohttp
+import pytest
+
+from tests.fakes import CONTEXT_TOKENS, Script, Server, submitted_ids, text_ids
+from wire.messages import Stats, Submit
+
+GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
+# One character each of two, three and four bytes, and some that are joined to what stands before them.
+EMOJI = "👩‍👩‍👧‍👦🏳️‍🌈🦔👍🏽é"
+CJK = "漢字かなカナ한국어。𠮷"
+INVALID = [
+    *(bytes([byte]) for byte in range(0x80, 0x100)),
+    b"\xc0\xaf",  # overlong
+    b"\xe0\x80\xaf",
+    b"\xf0\x80\x80\xaf",
+    b"\xed\xa0\x80",  # a surrogate
+    b"\xf4\x90\x80\x80",  # beyond the last code point
+    b"\xe6\xbc",  # cut off
+    b"\xf0\x9f\x98",
+]
+
+
+def large(body: object) -> io.BytesIO:
+    """A body as a stream: the client warns of larger ones given whole."""
+    return io.BytesIO(json.dumps(body).encode())
+
+
+def bodies(text: bytes) -> list[tuple[str, bytes]]:
+    return [
+        (GENERATE, b'{"text": "a%sb"}' % text),
+        (COMPLETIONS, b'{"prompt": ["a%sb"]}' % text),
+        (CHAT, b'{"messages": [{"role": "user", "content": "a%sb"}]}' % text),
+        (GENERATE, b'{"text": "x", "sampling_params": {"stop": "a%sb"}}' % text),
+        (GENERATE, b'{"text": "x", "a%sb": 1}' % text),
+    ]
+
+
+async def test_bytes_that_are_no_utf8_are_a_400_wherever_they_stand(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    for invalid, (route, body) in itertools.product(INVALID, bodies(b"%s")):
+        async with http.post(route, data=body.replace(b"%s", invalid), headers=JSON) as response:
+            assert response.status == 400, (route, invalid)
+            assert "UTF-8" in (await response.json())["error"]["message"]
+    assert not any(isinstance(message, Submit) for message in server.scheduler.received)
+    async with http.post(GENERATE, data=bodies("é漢👍".encode())[0][1], headers=JSON) as response:
+        assert response.status == 200
+
+
+async def test_a_hundred_thousand_stop_strings_are_a_400_with_the_limit(http: aiohttp.ClientSession) -> None:
+    stop = [f"stop {i}" for i in range(100_000)]
+    for route, body in (
+        (GENERATE, {"text": "x", "sampling_params": {"stop": stop}}),
+        (COMPLETIONS, {"prompt": "x", "stop": stop}),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "stop": stop}),
+    ):
+        async with http.post(route, data=large(body), headers=JSON) as response:
+            assert response.status == 400
+            error = (await response.json())["error"]
+            assert error["message"] == "stop has 100000 strings; at most 32 are allowed. Send fewer."
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "漢", "😀", "<|end|>", "\0"])
+async def test_a_megabyte_of_one_character_or_token_is_a_400(http: aiohttp.ClientSession, unit: str) -> None:
+    text = unit * (1_000_000 // len(unit.encode()))
+    for route, body in (
+        (GENERATE, {"text": text}),
+        (COMPLETIONS, {"prompt": text}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+        (GENERATE, {"input_ids": [ord(unit[0]) % 256] * 500_000}),
+    ):
+        async with http.post(route, data=large(body), headers=JSON) as response:
+            assert response.status == 400, route
+            error = (await response.json())["error"]
+            assert error["code"] == "context_length_exceeded"
+            assert str(CONTEXT_TOKENS) in error["message"]
+
+
+async def test_what_one_object_asks_for_a_thousand_prompts_is_read_once_and_bounded(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    biases = {str(i): 1 for i in range(65_000)}
+    wish = {"logit_bias": biases, "stop": [f"{i:02}" * 512 for i in range(32)], "max_new_tokens": 1}
+    started = asyncio.get_running_loop().time()
+    async with http.post(GENERATE, json={"text": ["x"] * 1024, "sampling_params": wish}) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert error["param"] == "logit_bias"
+        assert "66,560,000 ids for 1,024 answers; at most 1,048,576" in error["message"]
+    assert asyncio.get_running_loop().time() - started < 20, "it was read for each prompt"
+    async with http.post(GENERATE, json={"text": ["x"] * 16, "sampling_params": wish}) as response:
+        assert response.status == 200
+        assert len(await response.json()) == 16
+
+
+async def read_deltas(http: aiohttp.ClientSession, route: str, body: dict[str, object]) -> list[str]:
+    """The texts of a stream's events."""
+    async with http.post(route, json={**body, "stream": True}) as response:
+        assert response.status == 200
+        lines = [line async for line in response.content if line != b"\n"]
+    assert lines.pop() == b"data: [DONE]\n"
+    events = [json.loads(line.removeprefix(b"data: ")) for line in lines]
+    choices = [event["choices"][0] if "choices" in event else event for event in events]
+    return [choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in choices]
+
+
+@pytest.mark.parametrize("alphabet", [EMOJI, CJK])
+async def test_ten_thousand_characters_come_out_as_they_went_in_whole_and_in_pieces(
+    server: Server, http: aiohttp.ClientSession, alphabet: str
+) -> None:
+    text = (alphabet * 10_000)[:10_000]
+    server.scheduler.stats = Stats(context_tokens=200_000, vocabulary=259, num_pages=20_000, page_tokens=16)
+    await server.client.control("stats")
+    ids = text_ids(text)
+    server.scheduler.script = lambda submit: Script(output=ids, per_frame=7)
+    limit = len(ids)
+    chat = {"messages": [{"role": "user", "content": text}], "max_tokens": limit}
+    completion = {"prompt": text, "max_tokens": limit}
+    async with http.post(CHAT, json=chat) as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == text
+    async with http.post(COMPLETIONS, json=completion) as response:
+        assert (await response.json())["choices"][0]["text"] == text
+    for route, body in ((CHAT, chat), (COMPLETIONS, completion)):
+        pieces = await read_deltas(http, route, body)
+        assert "".join(pieces) == text
+        assert len(pieces) > 100
+    stopped = await read_deltas(http, COMPLETIONS, {**completion, "stop": [alphabet[-1] + alphabet[0] + "x", "zz"]})
+    assert "".join(stopped) == text
+    prompts = [submitted_ids(each) for each in server.scheduler.received if isinstance(each, Submit)]
+    assert prompts[1] == ids
+    assert bytes(token_id for token_id in prompts[0] if token_id < 256).decode().count(text) == 1
+
+
+async def test_a_cumulative_stream_of_ten_thousand_characters_never_takes_one_back(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    text = (EMOJI + CJK) * 500
+    server.scheduler.stats = Stats(context_tokens=200_000, vocabulary=259, num_pages=20_000, page_tokens=16)
+    await server.client.control("stats")
+    server.scheduler.script = lambda submit: Script(output=text_ids(text), per_frame=701)
+    pieces = await read_deltas(http, GENERATE, {"text": "x", "sampling_params": {"max_new_tokens": 100_000}})
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(pieces))
+    assert pieces[-1] == text
+
+
+async def test_output_that_is_no_text_is_the_same_whole_and_in_pieces(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    output = [*range(256), *itertools.chain.from_iterable(INVALID), *range(255, -1, -1)]
+    server.scheduler.script = lambda submit: Script(output=output)
+    body = {"prompt": list(range(256)), "max_tokens": 2000, "echo": True}
+    async with http.post(COMPLETIONS, json=body) as response:
+        whole = (await response.json())["choices"][0]["text"]
+    expected = bytes(range(256)).decode(errors="replace") + bytes(output).decode(errors="replace")
+    assert whole == expected
+    assert "".join(await read_deltas(http, COMPLETIONS, body)) == expected
+
+
+async def test_the_collector_rests_while_a_body_is_read(http: aiohttp.ClientSession) -> None:
+    data = b'{"text": "x", "novelty": [' + b"[]," * 1_000_000 + b"[]]}"
+    runs: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        runs.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        async with http.post(GENERATE, data=io.BytesIO(data), headers=JSON) as response:
+            assert response.status == 200
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    assert len(runs) < 1000, "a body of 30 MB would stop everything for ten seconds"
