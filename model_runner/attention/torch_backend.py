@@ -137,6 +137,7 @@ class TorchAttention:
         self._width_pages = max(1, WIDTH_TOKENS // spec.page_tokens)
         # Weights are powers of two: torch's exp is six times slower where it underflows, as at every masked position.
         self._scale = spec.scale * math.log2(math.e)
+        self._cap = None if spec.softcap is None else spec.softcap * math.log2(math.e)
         self._windows = dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers))
         self._pool: KVPool | None = None
         self._gathered = torch.empty(0, dtype=spec.dtype)
@@ -255,7 +256,7 @@ class TorchAttention:
         scores_KWGS = q_WKGH.new_empty(K, W, G, keys_WSKH.shape[1])
         for k in range(K):
             torch.bmm(q_WKGH[:, k], keys_WSKH[:, :, k].transpose(1, 2), out=scores_KWGS[k])
-        scores_KWGS.mul_(self._scale)
+        self._scale_(scores_KWGS)
         if mask is not None:
             scores_KWGS.add_(mask)
         largest, total = _weigh_(scores_KWGS)
@@ -318,14 +319,21 @@ class TorchAttention:
 
     def _extend_partial(self, queries: Tensor, keys_KSH: Tensor, values_KSH: Tensor, mask: Tensor | None) -> _Partial:
         """Partials [K, queries, ...] of a tile over one block."""
-        if mask is None:
-            scores = torch.bmm(queries, keys_KSH.transpose(1, 2)).mul_(self._scale)
-        else:
+        if mask is not None and self._cap is None:
             scores = torch.baddbmm(mask, queries, keys_KSH.transpose(1, 2), alpha=self._scale)
+        else:
+            scores = self._scale_(torch.bmm(queries, keys_KSH.transpose(1, 2)))
+            if mask is not None:
+                scores.add_(mask)
         largest, total = _weigh_(scores)
         return _Partial(largest, total, torch.bmm(scores, values_KSH))
 
     # both
+
+    def _scale_(self, scores: Tensor) -> Tensor:
+        if self._cap is None:
+            return scores.mul_(self._scale)
+        return scores.mul_(self._scale / self._cap).tanh_().mul_(self._cap)
 
     def _num_pages(self, kv_lens: NDArray[np.int32], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Pages to read of rows' blocks: all, or in a last block as many as the row fills, rounded up."""

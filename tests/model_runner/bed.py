@@ -9,7 +9,7 @@ import torch
 
 from model_runner.attention.torch_backend import TorchAttention, TorchStep
 from model_runner.batch import build_batch
-from model_runner.load import attention_spec
+from model_runner.implementation import attention_spec
 from model_runner.models.decoder import Decoder
 from model_runner.rows import RowTable
 from model_runner.runner import Runner
