@@ -71,6 +71,7 @@ def load_causal(source: Source, directory: Path, dtype: torch.dtype) -> PreTrain
         ValueError: a tensor is missing, unexpected or of another shape; names it.
     """
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what it would warn of is refused below, in one line
     model, info = AutoModelForCausalLM.from_pretrained(
         directory,
         config=source.config,
@@ -79,6 +80,7 @@ def load_causal(source: Source, directory: Path, dtype: torch.dtype) -> PreTrain
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from model_runner import implementation
 from model_runner import load as loading
 from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.errors import StartError
@@ -68,7 +69,7 @@ def test_a_flag_that_does_not_fit_the_model_or_the_machine_is_named(
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     launch: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(implementation, "free_memory_bytes", lambda: 1000)
     with pytest.raises(StartError, match="--dtype bfloat16"):
         _load(launch)
 
