@@ -34,6 +34,7 @@ from wire.messages import unpack_logprobs
 from wire.sampling import SamplingParams
 
 from .bed import TOLERANCE, Bed, assert_same, greedy
+from .conftest import load_directory, save_tiny
 from .foreign import FAMILIES, SIZES, VOCABULARY, save_foreign
 
 LONG = torch.randint(3, VOCABULARY, (300,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -91,6 +92,15 @@ def test_logprobs_in_chunks_from_cached_pages_and_of_the_prompt_equal_those_of_t
     assert (given - expected).abs().max() <= TOLERANCE
     (warm,) = pair.bed.generate([greedy(LONG, pages=output.pages[:17], num_cached_tokens=270)], 6)
     assert_same(warm, output)
+
+
+@pytest.mark.parametrize("name", ["llama-yarn-rope", "qwen2-sliding", "gemma3-linear-rope"])
+def test_a_family_of_ours_gives_the_same_in_either_code(name: str, tmp_path: Path) -> None:
+    save_tiny(name, tmp_path)
+    (own,), (theirs,) = (
+        bed.generate([greedy(LONG)], 8, chunk_tokens=70) for bed in (Bed(load_directory(tmp_path)), _bed(tmp_path))
+    )
+    assert_same(own, theirs)
 
 
 REFUSED_CONFIGS: dict[str, tuple[PreTrainedConfig, str]] = {
