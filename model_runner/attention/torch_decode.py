@@ -32,7 +32,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decodes:
-    """All decode rows; `items_by_turn[j]` are the work items of the j-th block that a row sees, for rows that have it."""
+    """All decode rows; `items_by_turn[j]` are the work items of the j-th block that a row sees, where it has one."""
 
     tokens_B: Tensor
     items: tuple[_Items, ...]

@@ -113,6 +113,10 @@ REFUSED_CONFIGS: dict[str, tuple[PreTrainedConfig, str]] = {
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}),
         "rope_type dynamic",
     ),
+    "no head for text": (
+        LlamaConfig(**SIZES, architectures=["LlamaForSequenceClassification"]),
+        "LlamaForSequenceClassification does not generate text",
+    ),
     "quantised": (LlamaConfig(**SIZES, quantization_config={"quant_method": "fp8"}), "quantization_config"),
 }
 REFUSED_LAYERS: dict[str, tuple[PreTrainedConfig, str]] = {
@@ -149,6 +153,11 @@ def test_what_our_attention_does_not_do_is_refused_by_its_name(name: str, tmp_pa
     save_foreign(config, tmp_path)
     with pytest.raises(ValueError, match=words):
         _bed(tmp_path)
+
+
+def test_a_name_from_before_transformers_had_the_code_is_taken(tmp_path: Path) -> None:
+    LlamaConfig(**SIZES, architectures=["ExaoneForCausalLM"]).save_pretrained(tmp_path)
+    assert read_source(tmp_path / "config.json").name == "LlamaForCausalLM"
 
 
 def test_code_beside_the_weights_is_not_run(tmp_path: Path) -> None:
