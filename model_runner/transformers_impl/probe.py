@@ -23,6 +23,9 @@ _NUM_TOKENS = 4
 _WITHOUT_EFFECT = {"cache_position", "output_attentions", "position_embeddings", "position_ids", "use_cache"}
 """Keyword arguments of attention that change nothing once the positions are in q and k."""
 
+_FIXED = {"s_aux", "sinks"}
+"""What a layer either has or has not; anything else that is absent now may come with a longer prompt."""
+
 _Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query's position, key's position) -> whether that query sees that key."""
 
@@ -128,12 +131,13 @@ def _recorded_attention(
 ) -> tuple[Tensor, None]:
     record = _RECORD.get()
     where = f"layer {len(record.attentions)}"
-    unknown = [name for name, value in others.items() if value is not None and name not in _WITHOUT_EFFECT]
-    if unknown:
-        sinks = " (attention sinks)" if {"s_aux", "sinks"} & set(unknown) else ""
-        raise ValueError(f"{where} calls attention with {', '.join(unknown)}{sinks}, which is not supported")
     if is_causal is False or not getattr(module, "is_causal", True):
         raise ValueError(f"{where} has attention that is not causal")
+    absent = {name for name in _FIXED if others.get(name) is None}
+    unknown = sorted(others.keys() - _WITHOUT_EFFECT - absent)
+    if unknown:
+        sinks = " (attention sinks)" if _FIXED & set(unknown) else ""
+        raise ValueError(f"{where} calls attention with {', '.join(unknown)}{sinks}, which is not supported")
     if not isinstance(attention_mask, _Mask):
         raise ValueError(f"{where} has a mask of its own making")
     if len({query.shape[2], key.shape[2], value.shape[2], _NUM_TOKENS}) > 1:

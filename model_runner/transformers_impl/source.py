@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -68,21 +69,24 @@ def load_causal(source: Source, directory: Path, dtype: torch.dtype) -> PreTrain
     """The model with its weights, computing attention as transformers does.
 
     Raises:
-        ValueError: a tensor is missing, unexpected or of another shape; names it.
+        ValueError: a file is damaged, or a tensor missing, unexpected or of another shape; names it.
     """
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # what it would warn of is refused below, in one line
-    model, info = AutoModelForCausalLM.from_pretrained(
-        directory,
-        config=source.config,
-        dtype=dtype,
-        attn_implementation="eager",
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-    )
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=source.config,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except SafetensorError as error:
+        raise ValueError(f"the safetensors in {directory} are truncated or none: {error}") from error
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         wrong = sorted(map(str, info[kind]))
         if wrong:

@@ -185,6 +185,14 @@ def test_tensors_that_do_not_fit_the_model_are_named(change: str, tmp_path: Path
         _bed(tmp_path)
 
 
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    save_foreign(FAMILIES["phi3"], tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"safetensors in {tmp_path}"):
+        _bed(tmp_path)
+
+
 def test_the_context_ends_where_longrope_would_turn_tokens_otherwise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,8 +213,9 @@ def test_a_model_that_computes_something_else_on_our_attention_does_not_start(tm
         verify(model, TorchAttention(replace(spec, scale=1.1 * spec.scale)), expected_TV, torch.float32)
 
 
-def test_bfloat16_starts_and_keeps_its_type_in_the_pool(tmp_path: Path) -> None:
-    save_foreign(FAMILIES["gemma2"], tmp_path)
+@pytest.mark.parametrize("name", ["gemma2", "mixtral"])
+def test_bfloat16_starts_and_keeps_its_type_in_the_pool(name: str, tmp_path: Path) -> None:
+    save_foreign(FAMILIES[name], tmp_path)
     model, spec = build_model(read_source(tmp_path / "config.json"), tmp_path, torch.bfloat16, page_tokens=16)
     assert spec.dtype == torch.bfloat16
     (output,) = Bed(model, spec=spec).generate([greedy(PROMPTS[0])], 3)
