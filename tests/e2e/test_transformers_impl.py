@@ -32,14 +32,15 @@ def test_an_unknown_family_is_served_in_transformers_code_with_its_tokens(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     directory = tmp_path / "olmo"
-    reference = save_foreign(Olmo2Config(**SIZES | {"vocab_size": 256, "eos_token_id": None}), directory)
+    reference = save_foreign(Olmo2Config(**SIZES | {"vocab_size": 256}), directory)
     _save_tokenizer(directory)
     server = start(str(directory), "--dtype", "float32", "--max-total-tokens", "2000").wait_ready()
     assert "class=Olmo2ForCausalLM" in server.log
     expected = reference.generate(
         torch.tensor([PROMPT]), max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0
     )[0, len(PROMPT) :].tolist()
-    request = {"input_ids": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": NUM_TOKENS}}
+    sampling = {"temperature": 0, "max_new_tokens": NUM_TOKENS, "ignore_eos": True}
+    request = {"input_ids": PROMPT, "sampling_params": sampling}
     for num_cached_tokens in (0, len(PROMPT) - 1):
         answer = server.post("/generate", request).json
         assert answer["output_ids"] == expected
