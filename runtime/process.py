@@ -153,7 +153,7 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
     metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
     generator = Generator(client, tokenizer, metrics)
-    generator.grammars.prepared()  # now, while nobody can be served yet
+    generator.grammars.prepare()  # now, while nobody can be served yet
     return Front(
         launch=launch,
         files=files,
