@@ -21,7 +21,7 @@ from .openai_completions import completions
 
 log = logging.getLogger(__name__)
 
-_OPEN_TO_ALL = ("/health", "/health_generate", "/ready", "/metrics")
+_OPEN_TO_ALL = ("/health", "/health_generate", "/live", "/ready", "/metrics")
 _CLIENT_GONE = 499
 
 
@@ -37,7 +37,8 @@ def build_app(front: Front) -> web.Application:
             web.get("/", admin.index),
             web.get("/health", admin.health),
             web.get("/ready", admin.health),
-            web.get("/health_generate", admin.health_generate),
+            web.get("/live", admin.live),
+            web.get("/health_generate", _admitted(admin.health_generate)),
             web.get("/metrics", admin.metrics),
             web.get("/model_info", admin.model_info),
             web.get("/get_model_info", admin.model_info),
@@ -46,14 +47,17 @@ def build_app(front: Front) -> web.Application:
             web.get("/flush_cache", admin.flush_cache),
             web.post("/flush_cache", admin.flush_cache),
             web.post("/abort_request", admin.abort_request),
+            web.get("/drain", admin.show_drain),
+            web.post("/drain", admin.drain),
+            web.delete("/drain", admin.end_drain),
             web.post("/tokenize", admin.tokenize),
             web.post("/detokenize", admin.detokenize),
-            web.post("/generate", generate),
-            web.put("/generate", generate),
+            web.post("/generate", _admitted(generate)),
+            web.put("/generate", _admitted(generate)),
             web.get("/v1/models", admin.list_models),
             web.get("/v1/models/{name:.+}", admin.show_model),
-            web.post("/v1/completions", completions),
-            web.post("/v1/chat/completions", chat_completions),
+            web.post("/v1/completions", _admitted(completions)),
+            web.post("/v1/chat/completions", _admitted(chat_completions)),
         ]
     )
     return app
@@ -68,11 +72,25 @@ async def _boundary(request: web.Request, handler: Handler) -> web.StreamRespons
         status = response.status
         if not response.prepared:
             response.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
+            if request.app[FRONT].gate.is_closed():
+                response.force_close()  # so that balancers and clients connect elsewhere
         return response
     finally:
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "unknown"
         request.app[FRONT].metrics.answered(route, status)
+
+
+def _admitted(handler: Handler) -> Handler:
+    """A handler of work, which is only taken while the server can and shall serve."""
+
+    async def admitted(request: web.Request) -> web.StreamResponse:
+        front = request.app[FRONT]
+        front.generator.client.check_accepting()
+        with front.gate.passed():
+            return await handler(request)
+
+    return admitted
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:

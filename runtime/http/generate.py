@@ -125,7 +125,6 @@ async def generate(request: web.Request) -> web.StreamResponse:
     """Answer one prompt or a list of them; several answers to one prompt stand side by side."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
     fields = await read_fields(request)
     fields.refuse(_UNSUPPORTED)
     token_ids, is_batch = await _read_prompts(front, fields)

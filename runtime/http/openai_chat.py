@@ -37,7 +37,6 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Give the assistant's next turn."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
     fields = await read_json(request)
     check_model(front, fields)
     fields.refuse(_UNSUPPORTED)

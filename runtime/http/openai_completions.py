@@ -71,7 +71,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one prompt or several."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
     fields = await read_json(request)
     check_model(front, fields)
     fields.refuse(_UNSUPPORTED)

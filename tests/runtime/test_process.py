@@ -183,6 +183,18 @@ async def test_a_shutdown_lets_open_requests_end_and_refuses_new_ones(tmp_path: 
             assert await child.exit_status() == 0
 
 
+async def test_a_peer_s_death_ends_the_time_of_grace(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            child.tell(Shutdown(grace_s=60))
+            child.tell(PeerDied(process="scheduler", exit_status="killed by SIGKILL", last_words=""))
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
+            assert b"scheduler process died" in rest
+            assert await child.exit_status() == 1
+
+
 async def test_a_shutdown_ends_what_is_still_open_after_its_grace(tmp_path: Path) -> None:
     async with started(tmp_path) as child:
         child.scheduler.script = lambda _: Script(is_held=True)

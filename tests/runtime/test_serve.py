@@ -153,6 +153,19 @@ def test_parts_that_ignore_the_stop_are_gone_within_five_seconds(start: Start) -
     assert_nothing_left(axil, pids)
 
 
+def test_open_requests_may_take_the_drain_seconds_and_a_death_meanwhile_gives_status_one(start: Start) -> None:
+    axil = start("--drain-seconds", "60", parts="tokenizer=busy")
+    pids = axil.wait_ready()
+    axil.process.send_signal(signal.SIGTERM)
+    axil.wait_for("SIGTERM: finishing open requests for up to 60 s")
+    os.kill(pids["model runner"], signal.SIGKILL)
+    before = time.monotonic()
+    assert axil.end() == 1
+    assert time.monotonic() - before < 10
+    assert "the model runner died (killed by SIGKILL)" in axil.output
+    assert_nothing_left(axil, pids)
+
+
 def test_a_stop_while_starting_ends_the_start(start: Start) -> None:
     axil = start(parts="model_runner=hang")
     axil.wait_for("tokenizer is ready")

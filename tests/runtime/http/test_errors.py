@@ -231,6 +231,8 @@ async def test_before_the_first_figures_everything_is_503(tmp_path: Path) -> Non
                 assert response.status == 503
                 assert "starting" in (await response.json())["error"]["message"]
                 assert "Retry-After" in response.headers
+        async with http.get("/live") as response:
+            assert response.status == 200
 
 
 async def test_health_is_false_when_the_scheduler_says_what_hangs(server: Server, http: aiohttp.ClientSession) -> None:
