@@ -19,7 +19,7 @@ from .batch import build_batch
 from .config import RunnerConfig, RunnerLaunch
 from .errors import StartError
 from .host import free_memory_bytes, usable_cores
-from .kv_pool import choose_num_pages, token_bytes
+from .kv_pool import check_context_fits, choose_num_pages, token_bytes
 from .layers import MAX_PACKED_BYTES, can_pack
 from .model_config import ModelConfig, read_model_config
 from .models.decoder import num_parameters
@@ -75,6 +75,13 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
+    pool_tokens = num_pages * config.page_tokens
+    check_context_fits(
+        context_tokens,
+        num_pages=num_pages,
+        page_tokens=config.page_tokens,
+        is_asked_for=config.context_length is not None,
+    )
     backend = make_backend(config.attention, spec)
     pool = backend.make_kv_pool(num_pages)
     runner = Runner(model, backend, pool, tokenizer=Path(launch.tokenizer))
@@ -90,8 +97,8 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             model_fingerprint=fingerprint(Path(launch.model_config), files, dtype_name),
         ),
         facts={
-            "kv_pool_tokens": num_pages * config.page_tokens,
-            "kv_pool_gib": round(num_pages * config.page_tokens * bytes_per_token / _GIB, 2),
+            "kv_pool_tokens": pool_tokens,
+            "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
             "dtype": dtype_name,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),

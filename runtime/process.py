@@ -55,7 +55,6 @@ def main() -> int:
         with listening(launch.config) as listener:
             return uvloop.run(_serve(launch, child, listener))
     except (OSError, ValueError) as error:
-        log.error("%s", error)
         child.tell(Failed(message=str(error)))
         return 1
 

@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 import json
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILLED_BY_CTRL_C = 130
+_ONE_WISH_S = 0.1
+"""Signals so close together are one wish: `timeout` and other supervisors send each to the process and to its group."""
 
 
 def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
@@ -127,10 +130,16 @@ def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], 
 @contextmanager
 def _asking_on_signals(launch: Launch) -> Iterator[None]:
     """Turn the signals that end a program into a wish to stop."""
-    before = {
-        number: signal.signal(number, lambda received, _: launch.ask_to_stop(signal.Signals(received).name))
-        for number in _SIGNALS
-    }
+    asked_at = -math.inf
+
+    def ask(number: int, _: object) -> None:
+        nonlocal asked_at
+        now = time.monotonic()
+        if now - asked_at >= _ONE_WISH_S:
+            asked_at = now
+            launch.ask_to_stop(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
         yield
     finally:
