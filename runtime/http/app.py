@@ -21,7 +21,9 @@ from .openai_completions import completions
 
 log = logging.getLogger(__name__)
 
-_OPEN_TO_ALL = ("/health", "/health_generate", "/live", "/ready", "/metrics")
+OPEN_TO_ALL = ("/health", "/health_generate", "/live", "/ready", "/metrics")
+"""Paths that need no API key."""
+
 _CLIENT_GONE = 499
 
 
@@ -127,7 +129,7 @@ def _authorised(api_key: str) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode("utf-8", errors="surrogateescape")
-        if request.path in _OPEN_TO_ALL or hmac.compare_digest(given, wanted):
+        if request.path in OPEN_TO_ALL or hmac.compare_digest(given, wanted):
             return await handler(request)
         message = "this server needs an API key. Send the header `Authorization: Bearer KEY`."
         return json_response(envelope(401, message, code="invalid_api_key"), status=401)
