@@ -11,7 +11,7 @@ from aiohttp import web
 
 from runtime.generation import Prompt
 from runtime.metrics import CONTENT_TYPE
-from wire.errors import Refused, Unavailable, UnknownModel
+from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
 from .errors import json_response
@@ -131,7 +131,7 @@ async def server_info(request: web.Request) -> web.Response:
 async def flush_cache(request: web.Request) -> web.Response:
     """Drop every cached page; requests in flight are not disturbed."""
     reply = await request.app[FRONT].generator.client.control("flush")
-    return web.Response(text=f"Cache flushed: {reply.count} pages.\n")
+    return web.Response(text=f"Cache flushed: {counted(reply.count, 'page')}.\n")
 
 
 async def abort_request(request: web.Request) -> web.Response:
