@@ -124,9 +124,10 @@ def choose_num_pages(
         )
     num_pages = max_total_tokens // page_tokens
     # The last tenth stays for activations.
-    largest = int(0.9 * free_bytes) // page_bytes
-    if num_pages <= largest:
+    if num_pages <= int(0.9 * free_bytes) // page_bytes:
         return num_pages
+    # What is free at the next start is never quite the same.
+    largest = int(0.88 * free_bytes) // page_bytes
     raise StartError(
         f"--max-total-tokens {max_total_tokens} needs {num_pages * page_bytes / _GIB:.2f} GiB, and "
         f"{free_bytes / _GIB:.2f} GiB are free; "
