@@ -19,7 +19,9 @@ class HttpConfig:
     port: int = flag(30000, "Port to listen on; 0 takes a free one.")
     api_key: str | None = flag(None, "Key that requests must carry as a bearer token; auto asks for none.")
     served_model_name: str | None = flag(None, "Name of the model in replies; auto takes it from the path.")
-    max_body_bytes: int = flag(32 * 1024 * 1024, "Largest request body; parsing holds up all streams, about 15 ms a MB.")
+    max_body_bytes: int = flag(
+        32 * 1024 * 1024, "Largest request body; parsing holds up all streams, about 15 ms a MB."
+    )
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
     chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
 

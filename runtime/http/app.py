@@ -14,6 +14,7 @@ from wire.errors import AxilError, Broken, Refused
 
 from . import admin
 from .errors import envelope, error_response, json_response
+from .fields import shown
 from .front import FRONT, Front
 from .generate import generate
 from .openai_chat import chat_completions
@@ -47,10 +48,10 @@ def build_app(front: Front) -> web.Application:
             web.get("/server_info", admin.server_info),
             web.get("/get_server_info", admin.server_info),
             web.get("/flush_cache", admin.flush_cache),
-            web.post("/flush_cache", admin.flush_cache),
-            web.post("/abort_request", admin.abort_request),
+            web.post("/flush_cache", _not_for_pages(admin.flush_cache)),
+            web.post("/abort_request", _not_for_pages(admin.abort_request)),
             web.get("/drain", admin.show_drain),
-            web.post("/drain", admin.drain),
+            web.post("/drain", _not_for_pages(admin.drain)),
             web.delete("/drain", admin.end_drain),
             web.post("/tokenize", admin.tokenize),
             web.post("/detokenize", admin.detokenize),
@@ -93,6 +94,18 @@ def _admitted(handler: Handler) -> Handler:
             return await handler(request)
 
     return admitted
+
+
+def _not_for_pages(handler: Handler) -> Handler:
+    """A handler of an operator's wish, which no web page from elsewhere may have a local server do."""
+
+    async def checked(request: web.Request) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.partition("//")[2] != request.host:
+            raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
+        return await handler(request)
+
+    return checked
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
