@@ -19,7 +19,7 @@ _WHY_CLOSED = {
 
 
 class Gate:
-    """Open at first. A request is inside until its whole answer has been handed to the network."""
+    """Open at first. A request is inside until its stream has ended, or its answer is ready to be sent."""
 
     def __init__(self) -> None:
         self._state: Literal["serving", "draining", "stopping"] = "serving"
