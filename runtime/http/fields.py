@@ -187,19 +187,6 @@ def shown(value: object) -> str:
     return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
 
 
-def _parsed(body: bytes) -> object:
-    """The value of a JSON text.
-
-    The parser holds the interpreter's lock, so a thread would not free the event loop. Collecting garbage meanwhile
-    would take several times longer than parsing, when there are millions of small values.
-    """
-    gc.disable()
-    try:
-        return orjson.loads(body)
-    finally:
-        gc.enable()
-
-
 async def read_fields(request: web.Request) -> Fields:
     """The request's body.
 
@@ -225,7 +212,10 @@ async def read_fields(request: web.Request) -> Fields:
 
 
 def _parsed(body: bytes) -> object:
-    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile."""
+    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile.
+
+    The parser holds the interpreter's lock, so a thread for it would not free the event loop.
+    """
     was_collecting = gc.isenabled()
     gc.disable()
     try:
