@@ -20,7 +20,7 @@ from .config import RunnerLaunch
 from .errors import StartError
 from .host import free_memory_bytes
 from .implementation import build
-from .kv_pool import choose_num_pages, token_bytes
+from .kv_pool import check_context_fits, choose_num_pages, token_bytes
 from .rows import RowTable
 from .runner import Runner
 from .weights import OnProgress, weight_files
@@ -62,6 +62,13 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
+    pool_tokens = num_pages * config.page_tokens
+    check_context_fits(
+        built.context_tokens,
+        num_pages=num_pages,
+        page_tokens=config.page_tokens,
+        is_asked_for=config.context_length is not None,
+    )
     backend = make_backend(config.attention, spec)
     pool = backend.make_kv_pool(num_pages)
     runner = Runner(built.model, backend, pool, tokenizer=Path(launch.tokenizer))
@@ -78,8 +85,8 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         ),
         facts={
             "model_impl": built.code,
-            "kv_pool_tokens": num_pages * config.page_tokens,
-            "kv_pool_gib": round(num_pages * config.page_tokens * bytes_per_token / _GIB, 2),
+            "kv_pool_tokens": pool_tokens,
+            "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
             "dtype": dtype_name,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),

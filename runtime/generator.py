@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from wire.errors import PromptTooLong, Refused
+from wire.errors import PromptTooLong, Refused, counted
 from wire.messages import Submit, ids_to_bytes
 from wire.sampling import MAX_LOGIT_BIAS_IDS, SamplingParams, checked
 
@@ -115,8 +115,8 @@ class Generator:
         limit_tokens, what, flag = self._longest_prompt()
         if limit_tokens and len(token_ids) >= limit_tokens:
             raise PromptTooLong(
-                f"{field} has {len(token_ids)} tokens; {what} {limit_tokens}, output included. Shorten it or start "
-                f"the server with a larger {flag}.",
+                f"{field} has {counted(len(token_ids), 'token')}; {what} {limit_tokens}, output included. Shorten it "
+                f"or start the server with a larger {flag}.",
                 field=field,
             )
         return self.known_ids(token_ids, field=field)

@@ -195,6 +195,8 @@ async def read_fields(request: web.Request) -> Fields:
         web.HTTPRequestEntityTooLarge: it is over the limit.
         web.HTTPRequestTimeout: it has not come within `BODY_S`.
     """
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.content_length or 0)
     try:
         async with asyncio.timeout(BODY_S):
             body = await request.read()
@@ -210,7 +212,10 @@ async def read_fields(request: web.Request) -> Fields:
 
 
 def _parsed(body: bytes) -> object:
-    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile."""
+    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile.
+
+    The parser holds the interpreter's lock, so a thread for it would not free the event loop.
+    """
     was_collecting = gc.isenabled()
     gc.disable()
     try:
