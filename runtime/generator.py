@@ -41,6 +41,9 @@ MAX_ANSWERS = 4096
 MAX_LOGIT_BIASES = 16 * MAX_LOGIT_BIAS_IDS
 """Entries of `logit_bias` in all answers to one request together: each goes to all three processes."""
 
+MAX_SUBMITTED_BYTES = 256 * 1024 * 1024
+"""Token ids and grammars in all answers to one request together."""
+
 _SUBMITTED_AT_ONCE = 16
 """Prompts of a batch that are submitted before other streams get their turn."""
 
@@ -192,13 +195,7 @@ class Generator:
         Raises:
             AxilError: one of them is refused, or no new work is taken.
         """
-        num_biases = sum(len(prompt.sampling.logit_bias) for prompt in prompts)
-        if num_biases > MAX_LOGIT_BIASES:
-            raise Refused(
-                f"logit_bias has {num_biases:,} ids for {len(prompts):,} answers; at most {MAX_LOGIT_BIASES:,} are "
-                "allowed in one request. Send several requests.",
-                field="logit_bias",
-            )
+        _check_size(prompts)
         self.client.check_ids_free([prompt.request_id for prompt in prompts])
         with contextlib.ExitStack() as stack:
             generations = []
@@ -240,6 +237,25 @@ def check_num_prompts(num_prompts: int, *, field: str) -> None:
             f"{field} holds {num_prompts:,} prompts; at most {MAX_PROMPTS:,} are allowed in one request. "
             "Send several requests.",
             field=field,
+        )
+
+
+def _check_size(prompts: Sequence[Prompt]) -> None:
+    """Refuse what fills memory when each answer takes its own copy of prompt, grammar and biases along."""
+    num_biases = sum(len(prompt.sampling.logit_bias) for prompt in prompts)
+    if num_biases > MAX_LOGIT_BIASES:
+        raise Refused(
+            f"logit_bias has {num_biases:,} ids for {len(prompts):,} answers; at most {MAX_LOGIT_BIASES:,} are "
+            "allowed in one request. Send several requests.",
+            field="logit_bias",
+        )
+    grammars = [prompt.sampling.grammar for prompt in prompts if prompt.sampling.grammar is not None]
+    num_bytes = sum(4 * len(prompt.token_ids) for prompt in prompts) + sum(len(each.source) for each in grammars)
+    if num_bytes > MAX_SUBMITTED_BYTES:
+        raise Refused(
+            f"prompts and grammars come to {num_bytes:,} bytes for {len(prompts):,} answers; at most "
+            f"{MAX_SUBMITTED_BYTES:,} are allowed in one request. Send several requests.",
+            field="n",
         )
 
 

@@ -147,6 +147,20 @@ async def test_what_one_object_asks_for_a_thousand_prompts_is_read_once_and_boun
         assert len(await response.json()) == 16
 
 
+async def test_a_long_prompt_for_thousands_of_answers_is_refused_before_it_is_copied(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.stats = Stats(context_tokens=200_000, vocabulary=259, num_pages=20_000, page_tokens=16)
+    await server.client.control("stats")
+    body = {"input_ids": [[1] * 20_000] * 32, "sampling_params": {"n": 128}}
+    async with http.post(GENERATE, data=large(body), headers=JSON) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert error["param"] == "n"
+        assert "327,680,000 bytes for 4,096 answers; at most 268,435,456" in error["message"]
+    assert server.client.num_open == 0
+
+
 async def read_deltas(http: aiohttp.ClientSession, route: str, body: dict[str, object]) -> list[str]:
     """The texts of a stream's events."""
     async with http.post(route, json={**body, "stream": True}) as response:
