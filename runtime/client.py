@@ -136,8 +136,9 @@ class SchedulerClient:
             if left.ended is None:
                 left.ended = asyncio.Event()
             await left.ended.wait()
+        frame = encode(submit)  # first: what can't be sent must not be open
         request = self._open[submit.request_id] = OpenRequest(submit.request_id)
-        self._send(submit)
+        self._socket.send(frame)
         return request
 
     def close(self, request: OpenRequest, *, kept_tokens: int | None) -> None:

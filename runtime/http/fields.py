@@ -22,6 +22,9 @@ BODY_S = 120.0
 
 _SHOWN_CHARACTERS = 60
 
+_MAX_ITEMS = 100_000
+"""Objects in one list, at most: each takes a kilobyte while it is read."""
+
 _MAX_NOTED_NAMES = 100
 """Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
@@ -118,6 +121,11 @@ class Fields:
             return []
         if not isinstance(value, list):
             raise self.wrong_type(field, "a list of objects", value)
+        if len(value) > _MAX_ITEMS:
+            name = self.name(field)
+            raise Refused(
+                f"{name} has {len(value):,} items; at most {_MAX_ITEMS:,} are allowed. Send fewer.", field=name
+            )
         for i, item in enumerate(value):
             if not isinstance(item, dict):
                 raise self.wrong_type(f"{field}[{i}]", "an object", item)
