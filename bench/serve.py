@@ -17,13 +17,12 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 
 from tqdm import tqdm
 
 from bench import comparison, load, plots, results, summary
 from bench.client import connected, require_loopback
-from bench.command import count, exit_status, parser_of
+from bench.command import count, directory, exit_status, parser_of
 from bench.load_flags import Load, add_load_flags, load_of
 from bench.server import add_server_flags, chosen
 from bench.summary import Failure, Run, Sent
@@ -57,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_load_flags(parser)
     add_repeat_flags(parser)
-    parser.add_argument("--plots", type=_directory, metavar="DIR", help="also draw the figures into DIR")
+    parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw the figures into DIR")
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
     if args.servers and (args.launch or args.url or args.serve_flags):
@@ -155,13 +154,6 @@ def _named_url(text: str) -> tuple[str, str]:
     if not name or not equals or not url:
         raise argparse.ArgumentTypeError(f"must look like name=http://127.0.0.1:30000, got {text}")
     return name, url
-
-
-def _directory(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is no directory; create it or name another")
-    return path
 
 
 if __name__ == "__main__":

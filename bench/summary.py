@@ -139,7 +139,7 @@ def text_table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     texts = []
     for label, *cells in lines:
         padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        texts.append("  ".join([label.ljust(widths[0]), *padded]))
+        texts.append("  ".join([label.ljust(widths[0]), *padded]).rstrip())
     return "\n".join(texts)
 
 

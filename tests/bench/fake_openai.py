@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ class FakeOpenAI:
     metrics: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     routes: list[str] = field(default_factory=list)
+    on_prompt: Callable[[], object] = lambda: None
     num_open: int = 0
     most_open: int = 0
     num_flushes: int = 0
@@ -71,6 +72,7 @@ class FakeOpenAI:
         if isinstance(prompt, list):
             prompt = " ".join(map(str, prompt))
         self.prompts.append(prompt)
+        self.on_prompt()
         if trouble == "refuse":
             return web.json_response({"error": {"message": "prompt is too long"}}, status=400)
         if trouble == "hang":
@@ -98,7 +100,9 @@ class FakeOpenAI:
             if request.path == "/generate":
                 text = "".join(_piece(each) for each in range(1, number + 1))
                 ids = [9000 + each for each in range(1, number + 1)]
-                await _send(response, {"text": text, "output_ids": ids, "meta_info": {**usage, "cached_tokens": cached}})
+                await _send(
+                    response, {"text": text, "output_ids": ids, "meta_info": {**usage, "cached_tokens": cached}}
+                )
             else:
                 await _send(response, {"choices": [self._choice(number, body)]})
             if number == 1 and trouble == "break":
