@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.plots is not None:
         plots.require_matplotlib()
-    loads = {_title(run): _load(run, args) for run in args.run or RUNS}
+    loads = {run: load_from(run, args) for run in args.run or RUNS}
     findings = Findings({title: {} for title in loads})
     if args.together:
         _run_together(args, loads, findings)
@@ -105,11 +105,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _title(run: str) -> str:
-    return run.strip()
+def load_from(run: str, args: argparse.Namespace) -> Load:
+    """The load that one `--run` asks for.
 
-
-def _load(run: str, args: argparse.Namespace) -> Load:
+    Raises:
+        CannotMeasure: the shape does not have one of the flags.
+    """
     shape, *flags = shlex.split(run)
     parser = argparse.ArgumentParser(prog=f"--run '{run}'", usage="SHAPE, then the load flags of bench.serve")
     add_load_flags(parser)

@@ -181,6 +181,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        _wait_until_gone(process.pid)
+
+
+def _wait_until_gone(process_group: int) -> None:
+    """Wait for the orphans of a killed group; not for ever, since nobody may collect their exit statuses."""
+    deadline_s = time.monotonic() + STOPPED_WITHIN_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline_s:
+            os.killpg(process_group, 0)
+            time.sleep(POLL_S)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """How much CPU time does the tokenizer process spend on each streamed token?
 
 Starts that process alone, between streams of this process and a scheduler played by it, which sends each stream one
-token a step. The model computes nothing here, so the figure holds for any model with the same kind of tokenizer:
+token of plain text a step. Nothing is computed, so the figure holds for any model with the same kind of tokenizer:
     python -m bench.token_cost --streams 64
 """
 
@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tokenizers
 import zmq
 
 from bench import results, summary
 from bench.client import GENERATE, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
 from bench.summary import Failure
-from bench.words import text_of
+from bench.words import WORDS, text_of
 from runtime.config import MODULES, HttpConfig, TokenizerLaunch
 from runtime.launch import Launch, StopAsked, wait_until_started
 from runtime.model_files import resolve_model
@@ -111,11 +112,12 @@ def measure(args: argparse.Namespace) -> list[Cost]:
 class PlayedScheduler:
     """The scheduler's side of the socket, in a thread: once all streams are there, each gets one token a step."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, token_ids: Sequence[int]) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = bound(self._context, zmq.ROUTER, Endpoints(str(run_dir)).requests)
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._is_over = threading.Event()
+        self._token_ids = token_ids
         self._plan = (0, 0, 0.0, 0)
         self._costs: list[Cost] = []
         self.process_id = 0
@@ -169,7 +171,7 @@ class PlayedScheduler:
                 [
                     Tokens(
                         request_id=request_id,
-                        token_ids=ids_to_bytes([draw.randrange(VOCABULARY)]),
+                        token_ids=ids_to_bytes([draw.choice(self._token_ids)]),
                         reuse=None if step else reuse,
                     )
                     for request_id in request_ids
@@ -213,7 +215,8 @@ def _tokenizer(run_dir: Path) -> Iterator[tuple[str, PlayedScheduler]]:
         config=HttpConfig(port=0),
         server_info={},
     )
-    scheduler = PlayedScheduler(run_dir)
+    tokenizer = tokenizers.Tokenizer.from_file(str(files.tokenizer_dir / "tokenizer.json"))
+    scheduler = PlayedScheduler(run_dir, tokenizer.encode(" ".join(WORDS)).ids)
     launch = Launch(
         [Part(name=PART, module=MODULES[PART], config=config)], forward=lambda line: print(line, file=sys.stderr)
     )

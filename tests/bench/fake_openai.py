@@ -90,6 +90,8 @@ class FakeOpenAI:
     async def _stream(
         self, request: web.Request, body: dict[str, object], trouble: str, *, words: list[str], cached: int
     ) -> web.StreamResponse:
+        if not body.get("stream"):
+            return web.json_response({"choices": [{"text": " answer1"}]})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         sampling = body.get("sampling_params")
