@@ -53,18 +53,32 @@ class Client:
         self._model = model
 
     async def complete(
-        self, prompt: Prompt, *, max_tokens: int, timeout_s: float, on_text: Callable[[], object] = _ignore
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int,
+        timeout_s: float,
+        json_schema: str | None = None,
+        on_text: Callable[[], object] = _ignore,
     ) -> Answer | Failure:
-        """Stream a completion to its end; `on_text` is called at every piece of text."""
+        """Stream a completion to its end; `on_text` is called at every piece of text.
+
+        With `json_schema` the server is asked for JSON of that form, which may end before `max_tokens`.
+        """
         reader: AnswerReader
         if self.is_generate:
             path, reader = GENERATE, GenerateReader(time.perf_counter())
-            sampling = {"max_new_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+            sampling: dict[str, object] = {"max_new_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+            if json_schema is not None:
+                sampling |= {"json_schema": json_schema, "ignore_eos": False}
             key = "text" if isinstance(prompt, str) else "input_ids"
             body: dict[str, object] = {key: prompt, "sampling_params": sampling, "stream": True}
         else:
             path, reader = "/v1/completions", OpenAIReader(time.perf_counter())
             body = {"prompt": prompt, **self._wanted(max_tokens)}
+            if json_schema is not None:
+                form = {"name": "answer", "schema": orjson.loads(json_schema)}
+                body |= {"response_format": {"type": "json_schema", "json_schema": form}, "ignore_eos": False}
             if not isinstance(prompt, str):
                 body["return_token_ids"] = True
         return await self._stream(path, body, reader, timeout_s=timeout_s, on_text=on_text)

@@ -11,6 +11,7 @@ import tokenizers
 from bench.client import Client, Prompt
 from bench.command import CannotMeasure
 from bench.summary import Answer, Failure
+from bench.workload import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,16 @@ class Speaker:
         self._ids_of = ids_of
 
     async def ask(
-        self, client: Client, context: Context, *, is_chat: bool, max_tokens: int, timeout_s: float
+        self, client: Client, context: Context, turn: Turn, *, is_chat: bool, timeout_s: float
     ) -> Answer | Failure:
-        """The server's answer to what was said."""
+        """The server's answer to what was said, of which `turn` is the end."""
+        max_tokens = turn.output_tokens
         if is_chat and self._tokenizer is None and not client.is_generate:
             roles = ["user" if said.answer is None else "assistant" for said in context]
             messages = [{"role": role, "content": said.text} for role, said in zip(roles, context, strict=True)]
             return await client.chat(messages, max_tokens=max_tokens, timeout_s=timeout_s)
-        return await client.complete(self.prompt(context, is_chat=is_chat), max_tokens=max_tokens, timeout_s=timeout_s)
+        prompt = self.prompt(context, is_chat=is_chat)
+        return await client.complete(prompt, max_tokens=max_tokens, timeout_s=timeout_s, json_schema=turn.json_schema)
 
     def prompt(self, context: Context, *, is_chat: bool) -> Prompt:
         """The prompt that a context is; an answer stands in it as its server gave it."""

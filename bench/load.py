@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -165,7 +166,7 @@ class _Sending:
             await asyncio.sleep(max(0.0, min(turn.wait_s, self._limits.deadline_s - time.monotonic())))
         said = Said(turn.text)
         async with self.gate.passed():
-            result = await self._ask(label, (*context, said), turn.output_tokens)
+            result = await self._ask(label, (*context, said), turn)
         if isinstance(result, Failure):
             for under in (*turn.then, *([] if turn.final is None else [turn.final])):
                 self._not_sent(label, under)
@@ -174,15 +175,16 @@ class _Sending:
         await self._branches(label, (*context, *replied), turn.then, turn.final)
         return replied
 
-    async def _ask(self, label: str, context: Context, max_tokens: int) -> Answer | Failure:
+    async def _ask(self, label: str, context: Context, turn: Turn) -> Answer | Failure:
         prompt = self._speaker.prompt(context, is_chat=self._is_chat)
         sent_s = time.monotonic()
         result = await self._speaker.ask(
-            self._client, context, is_chat=self._is_chat, max_tokens=max_tokens, timeout_s=self._limits.left_s()
+            self._client, context, turn, is_chat=self._is_chat, timeout_s=self._limits.left_s()
         )
         known = self._speaker.known_after(prompt, result) if isinstance(result, Answer) else None
         exchange = Exchange(prompt=comparable(prompt), sent_s=sent_s, known=known, ended_s=time.monotonic())
-        self._note(Sent(label=label, result=result, exchange=exchange))
+        is_json = _is_json(result.text) if turn.json_schema is not None and isinstance(result, Answer) else None
+        self._note(Sent(label=label, result=result, exchange=exchange, is_json=is_json))
         return result
 
     def _not_sent(self, label: str, turn: Turn) -> None:
@@ -193,3 +195,11 @@ class _Sending:
     def _note(self, sent: Sent) -> None:
         self.sent.append(sent)
         self._on_sent(sent)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -13,7 +13,7 @@ from bench.command import CannotMeasure, count, positive
 from bench.context import Speaker, load_tokenizer
 from bench.growing_shapes import ANSWERS
 from bench.questions import read_questions
-from bench.shapes import MISSING, SHAPES, flag_of, make_workload
+from bench.shapes import SHAPES, flag_of, make_workload
 from bench.shared_shapes import ORDERS
 from bench.trace_shape import read_trace
 from bench.workload import Workload, limited
@@ -93,7 +93,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
     known = {name: each.about for name, each in SHAPES.items()}
     shape.add_argument(
         "--shape",
-        choices=sorted([*SHAPES, *MISSING], key=lambda name: int(name[1:])),
+        choices=list(SHAPES),
         default="w9",
         help="; ".join(f"{name}: {about}" for name, about in known.items()) + " (default: w9)",
     )
@@ -107,7 +107,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
         shape.add_argument(flag_of(name), type=kind, help=f"{about}{unit}default: {_defaults(name)}")
     shape.add_argument("--order", choices=ORDERS, help=f"default: {_defaults('order')}")
     shape.add_argument(
-        "--answers", choices=ANSWERS, help="4 to 8 tokens or 256 to 512, before scaling (default: short)"
+        "--answers", choices=ANSWERS, help="w6: 4 to 8 tokens or 256 to 512; w7: characters or cities (default: short)"
     )
     shape.add_argument("--questions", type=Path, metavar="FILE", help="w1, w4: real questions, of GSM8K's form")
     shape.add_argument("--trace", type=Path, metavar="FILE", help="w12: the trace, of Mooncake's form")

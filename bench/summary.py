@@ -50,11 +50,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One request of a run and what became of it; `exchange` is None when it was not sent."""
+    """One request of a run and what became of it; `exchange` is None when it was not sent.
+
+    `is_json` says whether the answer is JSON where that was asked for.
+    """
 
     label: str
     result: Answer | Failure
     exchange: Exchange | None
+    is_json: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,9 @@ def summarise(run: Run) -> dict[str, float]:
     if run.duration_s > 0:
         figures["input_tokens_per_s"] = sum(answer.prompt_tokens for answer in answers) / run.duration_s
         figures["output_tokens_per_s"] = sum(answer.completion_tokens for answer in answers) / run.duration_s
+    asked_for_json = [sent.is_json for sent in run.sent if sent.is_json is not None]
+    if asked_for_json:
+        figures["valid_json_percent"] = 100 * sum(asked_for_json) / len(asked_for_json)
     return figures | _reuse(run, answers)
 
 

@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request, sent `wait_s` after what it builds on was answered, and those that build on its answer."""
+    """One request, sent `wait_s` after what it builds on was answered, and those that build on its answer.
+
+    With `json_schema` the answer ends when its JSON does, and `output_tokens` is only the limit.
+    """
 
     text: str
     output_tokens: int
+    json_schema: str | None = None
     wait_s: float = 0.0
     then: tuple[Turn, ...] = ()
     final: Turn | None = None

@@ -27,6 +27,8 @@ class FakeOpenAI:
     metrics: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     routes: list[str] = field(default_factory=list)
+    forms: list[tuple[object, object]] = field(default_factory=list)
+    json_answer: str = ""
     on_prompt: Callable[[], object] = lambda: None
     num_open: int = 0
     most_open: int = 0
@@ -96,11 +98,15 @@ class FakeOpenAI:
         await response.prepare(request)
         sampling = body.get("sampling_params")
         max_tokens = int(str(sampling["max_new_tokens"] if isinstance(sampling, dict) else body["max_tokens"]))
+        schema = sampling.get("json_schema") if isinstance(sampling, dict) else body.get("response_format")
+        if schema:
+            self.forms.append((schema, (sampling if isinstance(sampling, dict) else body)["ignore_eos"]))
+            max_tokens = 1
         usage: dict[str, object] = {"prompt_tokens": len(words), "completion_tokens": max_tokens}
         is_ids = isinstance(body.get("prompt") or body.get("input_ids"), list)
         for number in range(max_tokens + 1):
             if request.path == "/generate":
-                text = "".join(_piece(each) for each in range(1, number + 1))
+                text = "".join(self._piece(each) for each in range(1, number + 1))
                 ids = [9000 + each for each in range(1, number + 1)]
                 await _send(
                     response, {"text": text, "output_ids": ids, "meta_info": {**usage, "cached_tokens": cached}}
@@ -112,7 +118,7 @@ class FakeOpenAI:
             if number == 1 and trouble == "cut":
                 return response
             await asyncio.sleep(0.001)
-        said = (str(9000 + number) if is_ids else _piece(number).strip() for number in range(1, max_tokens))
+        said = (str(9000 + number) if is_ids else self._piece(number).strip() for number in range(1, max_tokens))
         self.known.append([*words, *said])
         if self.reports_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
@@ -121,16 +127,15 @@ class FakeOpenAI:
         await response.write(b"data: [DONE]\n\n")
         return response
 
+    def _piece(self, number: int) -> str:
+        return self.json_answer or f" answer{number}"
+
     def _choice(self, number: int, body: dict[str, object]) -> dict[str, object]:
-        piece = _piece(number) if number else ""
+        piece = self._piece(number) if number else ""
         choice: dict[str, object] = {"text": piece} if "prompt" in body else {"delta": {"content": piece}}
         if self.tells_token_ids and body.get("return_token_ids"):
             choice["token_ids"] = [9000 + number] if number else []
         return choice
-
-
-def _piece(number: int) -> str:
-    return f" answer{number}"
 
 
 @contextmanager

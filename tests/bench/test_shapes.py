@@ -48,7 +48,9 @@ def test_a_shape_has_half_the_words_and_as_many_requests_at_half_the_scale(shape
         texts = [c.prefix for c in workload.conversations] + [t.text for c in workload.conversations for t in _turns(c)]
         return sum(map(_num_words, texts))
 
-    small = {"groups": 3} if "groups" in SHAPES[shape].parameters else {}
+    small: dict[str, object] = {"groups": 3} if "groups" in SHAPES[shape].parameters else {}
+    if shape == "w7":
+        small["answers"] = "long"
     full, half = _made(shape, scale=1, **small), _made(shape, scale=1 / 2, **small)
     assert full.num_requests == half.num_requests
     assert words(half) == pytest.approx(words(full) / 2, rel=0.12)
@@ -108,6 +110,16 @@ def test_agents_share_their_examples_and_wait_for_tools_but_not_for_the_first() 
     assert len({conversation.prefix for conversation in workload.conversations}) == 1
     waits = [[turn.wait_s for turn in _turns(conversation)] for conversation in workload.conversations]
     assert all(first == 0 and all(1 <= wait_s <= 3 for wait_s in others) for first, *others in waits)
+
+
+@pytest.mark.parametrize("answers", ["short", "long"])
+def test_records_are_asked_for_by_a_schema_and_their_length_is_not_scaled(answers: str) -> None:
+    turns = [conversation.turns[0] for conversation in _made("w7", answers=answers).conversations]
+    assert len({turn.text for turn in turns}) == len(turns) == 20
+    (schema,) = {turn.json_schema for turn in turns}
+    assert schema is not None
+    assert "name" in json.loads(schema)["required"]
+    assert {turn.output_tokens for turn in turns} == {256}
 
 
 def test_a_tree_of_thought_has_39_requests_a_question_and_no_two_siblings_alike() -> None:
@@ -185,5 +197,3 @@ def test_what_a_shape_lacks_or_needs_is_said_by_its_flag() -> None:
         _made("w6", per_group=2)
     with pytest.raises(CannotMeasure, match="--shape w12 needs --trace"):
         make_workload("w12", {}, scale=1, seed=1)
-    with pytest.raises(CannotMeasure, match="axil has no grammars yet"):
-        make_workload("w7", {}, scale=1, seed=1)
