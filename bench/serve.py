@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from contextlib import AsyncExitStack, contextmanager
 
 from tqdm import tqdm
 
-from bench import comparison, load, plots, results, summary
+from bench import comparison, counters, load, plots, results, summary
 from bench.client import connected, require_loopback
 from bench.command import count, directory, exit_status, parser_of
 from bench.load_flags import Load, add_load_flags, load_of
@@ -92,10 +93,11 @@ async def measure(servers: Mapping[str, str], asked: Load, *, model: str | None)
                 if args.flush and not await client.flush():
                     print(f"{server} has no /flush_cache; its cache stays as it is", file=sys.stderr)
                 title = f"{server}, repeat {number + 1} of {args.repeats}"
+                before = await counters.counters(client)
                 with _progress(title, workload.num_requests) as on_sent:
                     pace = asked.pace(seed=seed)
                     run = await load.run(client, speaker, workload, pace, asked.limits(), on_sent)
-                runs[server].append(run)
+                runs[server].append(dataclasses.replace(run, server_figures=await counters.since(client, before)))
     return runs
 
 

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.reuse import Exchange, shareable_shares
 
@@ -63,11 +63,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything that one run of a workload brought; its warm-up counts only as what a cache could know."""
+    """Everything that one run of a workload brought; its warm-up counts only as what a cache could know.
+
+    `server_figures` are what the server's own counters say.
+    """
 
     sent: Sequence[Sent]
     duration_s: float
     warmup: Sequence[Sent] = ()
+    server_figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def answered(self) -> list[tuple[Sent, Answer]]:
@@ -121,7 +125,7 @@ def summarise(run: Run) -> dict[str, float]:
     asked_for_json = [sent.is_json for sent in run.sent if sent.is_json is not None]
     if asked_for_json:
         figures["valid_json_percent"] = 100 * sum(asked_for_json) / len(asked_for_json)
-    return figures | _reuse(run, answers)
+    return figures | _reuse(run, answers) | dict(run.server_figures)
 
 
 def merged(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:

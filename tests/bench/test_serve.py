@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import serve
+from bench import counters, serve
 from bench.command import CannotMeasure
 from tests.bench.fake_openai import FakeOpenAI, running
 from tests.fakes import byte_tokenizer
@@ -300,3 +300,18 @@ def test_json_is_asked_for_by_its_form_and_checked(
     for form, ignores_end in fake.forms:
         assert "blood status" in json.dumps(form)
         assert ignores_end is False
+
+
+def test_what_axils_own_counters_say_of_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "FRESH_AFTER_S", 0)
+
+    def text(evicted: int, retracted: int, steps: int, busy_s: float) -> str:
+        values = dict(zip(counters.NAMES, (evicted, retracted, steps, busy_s), strict=True))
+        return "".join(f'# TYPE {name} counter\n{name}{{model_name="m"}} {value}\n' for name, value in values.items())
+
+    fake = FakeOpenAI(metrics=[text(5, 1, 100, 0.5), text(12, 3, 300, 0.9)])
+    _, figures = _figures(fake, tmp_path, *SMALL, "--requests", "2")
+    assert (figures["w9_evicted_pages_count"], figures["w9_retractions_count"]) == (7, 2)
+    assert figures["w9_scheduler_per_step_us"] == pytest.approx(2000)
+    _, others = _figures(FakeOpenAI(metrics=["# TYPE other counter\nother 1\n"]), tmp_path, *SMALL, "--requests", "2")
+    assert not {name for name in others if "evicted" in name or "scheduler" in name}
