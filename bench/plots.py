@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.command import CannotMeasure
-from bench.comparison import Rows, spreads
+from bench.comparison import Rows, Spread, spreads
 
+NOT_TOLD = Spread(0.0, 0.0, 0.0)
 PANELS = {
     "time to first token, median (ms)": "ttft_p50_ms",
     "time to first token, 95 of 100 (ms)": "ttft_p95_ms",
@@ -38,15 +39,15 @@ def draw(directory: Path, workload: str, servers: Mapping[str, Rows]) -> Path:
     figure.suptitle(workload)
     found = {name: spreads(rows) for name, rows in servers.items()}
     for axes, (title, name) in zip(figure.subplots(2, 3).flat, PANELS.items(), strict=True):
-        told = {server: each[name] for server, each in found.items() if name in each}
-        medians = [spread.median for spread in told.values()]
-        below = [spread.median - spread.low for spread in told.values()]
-        above = [spread.high - spread.median for spread in told.values()]
-        axes.bar(list(told), medians, yerr=[below, above], capsize=4)
+        spread_of = [each.get(name, NOT_TOLD) for each in found.values()]
+        below = [spread.median - spread.low for spread in spread_of]
+        above = [spread.high - spread.median for spread in spread_of]
+        axes.bar(list(found), [spread.median for spread in spread_of], yerr=[below, above], capsize=4)
         axes.set_title(title, fontsize="medium")
         axes.tick_params(axis="x", rotation=30)
-        if not told:
-            axes.text(0.5, 0.5, "not told", ha="center", va="center", transform=axes.transAxes)
+        for position, spread in enumerate(spread_of):
+            if spread is NOT_TOLD:
+                axes.annotate("not told", (position, 0), ha="center", va="bottom")
     path = directory / f"{workload}.png"
     figure.savefig(path, dpi=120)
     return path
