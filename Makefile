@@ -38,7 +38,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing the tools for testing into $(VENV)"
-	$(PIP) $(EDITABLE) -e '.[dev]'
+	$(PIP) $(EDITABLE) -e '.[dev,bench]'
 	@touch $@
 
 # exec: signals reach axil itself, with no shell between.

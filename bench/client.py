@@ -1,4 +1,7 @@
-"""Asks an OpenAI-compatible server and times what streams back. Knows no shapes of load."""
+"""Asks a server and times what streams back. Knows no shapes of load.
+
+A URL that ends in `/generate` is asked by that route (axil, SGLang), any other by OpenAI's.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,21 @@ import ipaddress
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
 from bench.command import CannotMeasure
+from bench.stream import AnswerReader, GenerateReader, OpenAIReader
 from bench.summary import Answer, Failure
 
+GENERATE = "/generate"
 LINE_BYTES = 1 << 20
 DETAIL_CHARACTERS = 300
+
+Prompt = str | tuple[int, ...]
+"""A text, or token ids."""
 
 
 def require_loopback(url: str, *, is_remote_allowed: bool) -> None:
@@ -41,22 +48,46 @@ class Client:
 
     def __init__(self, session: aiohttp.ClientSession, *, url: str, model: str) -> None:
         self._session = session
-        self._url = url.rstrip("/")
+        self.is_generate = url.endswith(GENERATE)
+        self._url = url.removesuffix(GENERATE).rstrip("/")
         self._model = model
 
     async def complete(
-        self, prompt: str, *, max_tokens: int, timeout_s: float, on_text: Callable[[], object] = _ignore
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int,
+        timeout_s: float,
+        json_schema: str | None = None,
+        on_text: Callable[[], object] = _ignore,
     ) -> Answer | Failure:
-        """Stream `/v1/completions` to its end; `on_text` is called at every piece of text."""
-        body = {"prompt": prompt}
-        return await self._stream("/v1/completions", body, max_tokens=max_tokens, timeout_s=timeout_s, on_text=on_text)
+        """Stream a completion to its end; `on_text` is called at every piece of text.
+
+        With `json_schema` the server is asked for JSON of that form, which may end before `max_tokens`.
+        """
+        reader: AnswerReader
+        if self.is_generate:
+            path, reader = GENERATE, GenerateReader(time.perf_counter())
+            sampling: dict[str, object] = {"max_new_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+            if json_schema is not None:
+                sampling |= {"json_schema": json_schema, "ignore_eos": False}
+            key = "text" if isinstance(prompt, str) else "input_ids"
+            body: dict[str, object] = {key: prompt, "sampling_params": sampling, "stream": True}
+        else:
+            path, reader = "/v1/completions", OpenAIReader(time.perf_counter())
+            body = {"prompt": prompt, **self._wanted(max_tokens)}
+            if json_schema is not None:
+                form = {"name": "answer", "schema": orjson.loads(json_schema)}
+                body |= {"response_format": {"type": "json_schema", "json_schema": form}, "ignore_eos": False}
+            if not isinstance(prompt, str):
+                body["return_token_ids"] = True
+        return await self._stream(path, body, reader, timeout_s=timeout_s, on_text=on_text)
 
     async def chat(self, messages: Sequence[dict[str, str]], *, max_tokens: int, timeout_s: float) -> Answer | Failure:
         """Stream `/v1/chat/completions` to its end."""
-        body = {"messages": list(messages)}
-        return await self._stream(
-            "/v1/chat/completions", body, max_tokens=max_tokens, timeout_s=timeout_s, on_text=_ignore
-        )
+        body = {"messages": list(messages), **self._wanted(max_tokens)}
+        reader = OpenAIReader(time.perf_counter())
+        return await self._stream("/v1/chat/completions", body, reader, timeout_s=timeout_s, on_text=_ignore)
 
     async def flush(self) -> bool:
         """Empty the server's prefix cache; False when it has no route for that.
@@ -89,10 +120,8 @@ class Client:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise CannotMeasure(f"{path} did not answer: {_brief(str(error))}") from error
 
-    async def _stream(
-        self, path: str, body: Mapping[str, object], *, max_tokens: int, timeout_s: float, on_text: Callable[[], object]
-    ) -> Answer | Failure:
-        wanted = {
+    def _wanted(self, max_tokens: int) -> dict[str, object]:
+        return {
             "model": self._model,
             "max_tokens": max_tokens,
             "temperature": 0,
@@ -100,16 +129,25 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
+    async def _stream(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        reader: AnswerReader,
+        *,
+        timeout_s: float,
+        on_text: Callable[[], object],
+    ) -> Answer | Failure:
         if timeout_s <= 0:
             return Failure("time limit", "the time of the whole run was over before this request")
-        started_s = time.perf_counter()
         try:
             async with self._session.post(
-                self._url + path, json={**body, **wanted}, timeout=aiohttp.ClientTimeout(total=timeout_s)
+                self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=timeout_s)
             ) as response:
                 if response.status != 200:
                     return Failure(f"HTTP {response.status}", _brief(await response.text()))
-                return await _read(response.content, started_s, on_text)
+                return await _read(response.content, reader, on_text)
         except TimeoutError:
             return Failure("timeout", f"no complete answer within {timeout_s:.0f} s")
         except aiohttp.ClientError as error:
@@ -133,9 +171,12 @@ async def connected(url: str, model: str | None) -> AsyncIterator[Client]:
 
 
 async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
-    address = url.rstrip("/") + "/v1/models"
+    """The first model that the server names; a server without that route has one, and takes any name for it."""
+    address = url.removesuffix(GENERATE).rstrip("/") + "/v1/models"
     try:
         async with session.get(address, timeout=aiohttp.ClientTimeout(total=10)) as response:
+            if response.status in (404, 405):
+                return "default"
             body = orjson.loads(await response.read())
             return str(body["data"][0]["id"])
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -144,60 +185,23 @@ async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
         raise CannotMeasure(f"{address} names no model: give one with --model") from error
 
 
-async def _read(content: aiohttp.StreamReader, started_s: float, on_text: Callable[[], object]) -> Answer | Failure:
-    pieces: list[str] = []
-    times_s: list[float] = []
-    usage: dict[str, object] | None = None
+async def _read(content: aiohttp.StreamReader, reader: AnswerReader, on_text: Callable[[], object]) -> Answer | Failure:
+    num_pieces = 0
     async for line in content:
         if not line.startswith(b"data:"):
             continue
         data = line.removeprefix(b"data:").strip()
         if data == b"[DONE]":
-            return _answer(pieces, times_s, usage, started_s)
+            return reader.end()
         chunk = orjson.loads(data)
         if not isinstance(chunk, dict):
             raise ValueError(f"a chunk is no object: {_brief(data.decode())}")
         if chunk.get("error"):
             return Failure("error in stream", _brief(orjson.dumps(chunk["error"]).decode()))
-        usage = chunk.get("usage") or usage
-        piece = _text(chunk)
-        if piece:
-            pieces.append(piece)
-            times_s.append(time.perf_counter())
+        if reader.add(chunk):
+            num_pieces += 1
             on_text()
-    return Failure("stream cut short", f"the stream ended without [DONE] after {len(pieces)} pieces of text")
-
-
-def _answer(
-    pieces: list[str], times_s: list[float], usage: dict[str, object] | None, started_s: float
-) -> Answer | Failure:
-    if usage is None:
-        return Failure("no usage", "the stream had no usage although stream_options.include_usage asked for it")
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Answer(
-        text="".join(pieces),
-        ttft_s=times_s[0] - started_s if times_s else None,
-        gaps_s=tuple(later - earlier for earlier, later in pairwise(times_s)),
-        prompt_tokens=_count(usage, "prompt_tokens"),
-        completion_tokens=_count(usage, "completion_tokens"),
-        cached_tokens=cached if isinstance(cached, int) else None,
-    )
-
-
-def _count(usage: dict[str, object], name: str) -> int:
-    value = usage.get(name)
-    if not isinstance(value, int):
-        raise ValueError(f"usage.{name} must be a number, got {value}")
-    return value
-
-
-def _text(chunk: dict[str, object]) -> str:
-    choices = chunk.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return ""
-    delta = choices[0].get("delta")
-    return choices[0].get("text") or (delta.get("content") if isinstance(delta, dict) else None) or ""
+    return Failure("stream cut short", f"the stream ended without [DONE] after {num_pieces} pieces of text")
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 
 class CannotMeasure(Exception):
@@ -33,6 +34,14 @@ def positive(text: str) -> float:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
     return value
+
+
+def directory(text: str) -> Path:
+    """A directory that is there."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is no directory; create it or name another")
+    return path
 
 
 def exit_status(main: Callable[[], int]) -> int:

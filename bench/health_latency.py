@@ -23,8 +23,8 @@ from bench import results, summary
 from bench.client import connected
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
 from bench.server import add_server_flags, chosen, health
-from bench.shapes import text_of
 from bench.summary import Failure, percentile
+from bench.words import text_of
 
 STREAM_PROMPT_TOKENS = 64
 STREAM_OUTPUT_TOKENS = 256

@@ -1,8 +1,11 @@
-"""How fast does a server answer a shape of load, and how much of the shared text does it reuse?
+"""How fast do servers answer a shape of load, and how much of the shared text do they reuse?
 
-Asks any OpenAI-compatible server, or one that it starts itself:
+Asks any OpenAI-compatible server, or one that it starts itself, or several in turn:
     python -m bench.serve --launch
     python -m bench.serve --url http://127.0.0.1:30000 --shape w6 --answers long --closed 4 --flush
+    python -m bench.serve --servers a=http://127.0.0.1:30000 b=http://127.0.0.1:8000 --repeats 3 --plots .
+Several take turns within each repeat, with the same words, so that a drift of the machine hits all alike; the first is
+what the others' ratios refer to. A URL ending in /generate is asked by that route, which tells token ids.
 Time to first token counts from sending to the first non-empty text; inter-token latency between pieces of text.
 """
 
@@ -13,119 +16,125 @@ import asyncio
 import dataclasses
 import random
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 
 from tqdm import tqdm
 
-from bench import load, results, summary
-from bench.client import Client, connected
-from bench.command import count, exit_status, parser_of, positive
+from bench import comparison, counters, load, plots, results, summary
+from bench.client import connected, require_loopback
+from bench.command import count, directory, exit_status, parser_of
+from bench.load_flags import Load, add_load_flags, load_of
 from bench.server import add_server_flags, chosen
-from bench.shapes import SHAPES, SIZES, Workload, limited
 from bench.summary import Failure, Run, Sent
-
-FOREIGN_FLAGS = {
-    "w1": ("answers",),
-    "w6": ("per_group", "prefix_tokens", "question_tokens", "output_tokens"),
-    "w9": ("answers",),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table; 1 when any request failed."""
     args = parse(argv)
-    with chosen(args) as url:
-        runs = asyncio.run(measure(url, args))
-    rows = [summary.summarise(run) for run in runs]
-    columns = {f"repeat {number}": row for number, row in enumerate(rows, start=1)}
-    figures = summary.merged(rows)
-    print(summary.table({**columns, "all": figures} if len(rows) > 1 else columns))
-    name = workload_of(args, seed=args.seed).name
-    named = {f"{name}_{figure}": value for figure, value in figures.items()}
-    results.write(args.json, named, results.command_line("bench.serve"))
-    failures = [failure for run in runs for failure in run.failures]
-    if failures:
-        print(f"failed:\n{summary.failures_by_kind(failures)}", file=sys.stderr)
-    return 1 if failures else 0
+    if args.plots is not None:
+        plots.require_matplotlib()
+    asked = load_of(args)
+    with _servers(args) as servers:
+        runs = asyncio.run(measure(servers, asked, model=args.model))
+    rows = {server: [summary.summarise(run) for run in each] for server, each in runs.items()}
+    if args.servers:
+        print(comparison.table(rows))
+        results.write(args.json, comparison.named_figures(asked.name, rows), results.command_line("bench.serve"))
+    else:
+        _report_one(args, asked.name, next(iter(rows.values())))
+    if args.plots is not None:
+        print(f"drawn: {plots.draw(args.plots, asked.name, rows)}")
+    return report_failures(runs)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line, checked."""
     parser = parser_of("bench.serve", __doc__)
     add_server_flags(parser)
-    shape = parser.add_argument_group("shape of the load")
-    shape.add_argument(
-        "--shape",
-        choices=sorted(SHAPES),
-        default="w9",
-        help="w1: few-shot questions, one prefix a subject; w6: chats of four turns; w9: groups of prompts with a "
-        "long shared prefix, shuffled (default)",
+    parser.add_argument(
+        "--servers", nargs="+", type=_named_url, metavar="NAME=URL", help="servers to compare, instead of --url"
     )
-    shape.add_argument(
-        "--scale", type=positive, default=1 / 8, help="share of the full token counts: 1 on a GPU (default: 1/8)"
-    )
-    shape.add_argument("--seed", type=int, default=42, help="another seed, other words (default: 42)")
-    for field in ("groups", "per_group", "prefix_tokens", "question_tokens", "output_tokens"):
-        sizes = ", ".join(
-            f"{name} {getattr(size, field)}" for name, size in SIZES.items() if field not in FOREIGN_FLAGS[name]
-        )
-        scaling = "" if field in ("groups", "per_group") else "before scaling; "
-        shape.add_argument(f"--{field.replace('_', '-')}", type=count, help=f"{scaling}default: {sizes}")
-    shape.add_argument(
-        "--answers", choices=("short", "long"), help="w6: 4 to 8 tokens or 256 to 512, before scaling (default: short)"
-    )
-    limits = parser.add_argument_group("pace and limits")
-    pace = limits.add_mutually_exclusive_group()
-    pace.add_argument("--closed", type=count, default=8, metavar="N", help="N conversations at a time (default: 8)")
-    pace.add_argument(
-        "--open", type=positive, metavar="RATE", help="conversations begun a second, on average (Poisson)"
-    )
-    limits.add_argument("--requests", type=count, help="send only the first so many requests of the shape")
-    limits.add_argument("--repeats", type=count, default=1, help="runs, each with words of its own (default: 1)")
-    limits.add_argument("--flush", action="store_true", help="empty the server's cache before each repeat, if it can")
-    limits.add_argument("--request-timeout", type=positive, default=300.0, metavar="S", help="seconds (default: 300)")
-    limits.add_argument(
-        "--time-limit", type=positive, default=1800.0, metavar="S", help="seconds for everything (default: 1800)"
-    )
+    add_load_flags(parser)
+    add_repeat_flags(parser)
+    parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw the figures into DIR")
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
-    for field in FOREIGN_FLAGS[args.shape]:
-        if getattr(args, field) is not None:
-            parser.error(f"--{field.replace('_', '-')} means nothing for --shape {args.shape}; leave it out")
+    if args.servers and (args.launch or args.url or args.serve_flags):
+        parser.error("--servers names all servers; leave out --url, --launch and --serve-flags")
+    if args.servers and len(dict(args.servers)) < len(args.servers):
+        parser.error("--servers has one name twice")
     return args
 
 
-def workload_of(args: argparse.Namespace, *, seed: int) -> Workload:
-    """The conversations that the flags ask for."""
-    size = SIZES[args.shape]
-    names = [field.name for field in dataclasses.fields(size)]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    workload = SHAPES[args.shape](dataclasses.replace(size, **given), scale=args.scale, seed=seed)
-    return limited(workload, args.requests) if args.requests else workload
+def add_repeat_flags(parser: argparse.ArgumentParser) -> None:
+    """Add how often all is run, and whether with an emptied cache."""
+    parser.add_argument("--repeats", type=count, default=1, help="runs, each with words of its own (default: 1)")
+    parser.add_argument("--flush", action="store_true", help="empty a server's cache before each run, if it can")
 
 
-async def measure(url: str, args: argparse.Namespace) -> list[Run]:
-    """Run the workload `--repeats` times, the first with `--seed` and the others with seeds drawn from it."""
+async def measure(servers: Mapping[str, str], asked: Load, *, model: str | None) -> dict[str, list[Run]]:
+    """Run the load on every server in turn, `--repeats` times.
+
+    The first time has the words of `--seed` and the others those of seeds drawn from it. The server that begins is
+    another each time.
+    """
+    args = asked.args
     draw = random.Random(args.seed)
     seeds = [args.seed, *(draw.randrange(2**32) for _ in range(args.repeats - 1))]
-    limits = load.Limits(request_s=args.request_timeout, deadline_s=time.monotonic() + args.time_limit)
-    runs = []
-    async with connected(url, args.model) as client:
-        for number, seed in enumerate(seeds, start=1):
-            if args.flush and not await client.flush():
-                print("the server has no /flush_cache; its cache stays as it is", file=sys.stderr)
-            workload = workload_of(args, seed=seed)
-            pace = load.Closed(args.closed) if args.open is None else load.Open(args.open, seed)
-            runs.append(await _run(client, workload, pace, limits, title=f"repeat {number} of {args.repeats}"))
+    speaker = asked.speaker()
+    runs: dict[str, list[Run]] = {server: [] for server in servers}
+    async with AsyncExitStack() as stack:
+        clients = {server: await stack.enter_async_context(connected(url, model)) for server, url in servers.items()}
+        for number, seed in enumerate(seeds):
+            workload = asked.workload(seed=seed)
+            for server in _rotated(list(servers), number):
+                client = clients[server]
+                if args.flush and not await client.flush():
+                    print(f"{server} has no /flush_cache; its cache stays as it is", file=sys.stderr)
+                title = f"{server}, repeat {number + 1} of {args.repeats}"
+                before = await counters.counters(client)
+                with _progress(title, workload.num_requests) as on_sent:
+                    pace = asked.pace(seed=seed)
+                    run = await load.run(client, speaker, workload, pace, asked.limits(), on_sent)
+                runs[server].append(dataclasses.replace(run, server_figures=await counters.since(client, before)))
     return runs
 
 
-async def _run(
-    client: Client, workload: Workload, pace: load.Closed | load.Open, limits: load.Limits, *, title: str
-) -> Run:
+def report_failures(runs: Mapping[str, Sequence[Run]]) -> int:
+    """Print which requests failed; 1 when any did."""
+    status = 0
+    for server, each in runs.items():
+        failures = [failure for run in each for failure in run.failures]
+        if failures:
+            print(f"failed at {server}:\n{summary.failures_by_kind(failures)}", file=sys.stderr)
+            status = 1
+    return status
+
+
+def _report_one(args: argparse.Namespace, name: str, rows: Sequence[Mapping[str, float]]) -> None:
+    columns = {f"repeat {number}": row for number, row in enumerate(rows, start=1)}
+    figures = summary.merged(rows)
+    print(summary.table({**columns, "all": figures} if len(rows) > 1 else columns))
+    named = {f"{name}_{figure}": value for figure, value in figures.items()}
+    results.write(args.json, named, results.command_line("bench.serve"))
+
+
+@contextmanager
+def _servers(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    if args.servers:
+        for _, url in args.servers:
+            require_loopback(url, is_remote_allowed=args.allow_remote)
+        yield dict(args.servers)
+        return
+    with chosen(args) as url:
+        yield {"the server": url}
+
+
+@contextmanager
+def _progress(title: str, num_requests: int) -> Iterator[load.OnSent]:
     num_failed = 0
-    with tqdm(total=workload.num_requests, desc=title, unit=" requests", disable=None) as bar:
+    with tqdm(total=num_requests, desc=title, unit=" requests", disable=None) as bar:
 
         def on_sent(sent: Sent) -> None:
             nonlocal num_failed
@@ -134,12 +143,19 @@ async def _run(
                 bar.set_postfix(failed=num_failed, refresh=False)
             bar.update()
 
-        run = await load.run(client, workload, pace, limits, on_sent)
-    lengths = await load.prefix_lengths(client, workload, limits)
-    if isinstance(lengths, Failure):
-        print(f"what was shareable stays unknown: {lengths.kind}: {lengths.detail}", file=sys.stderr)
-        return run
-    return dataclasses.replace(run, prefix_tokens=lengths)
+        yield on_sent
+
+
+def _rotated(names: Sequence[str], by: int) -> list[str]:
+    start = by % len(names)
+    return [*names[start:], *names[:start]]
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not name or not equals or not url:
+        raise argparse.ArgumentTypeError(f"must look like name=http://127.0.0.1:30000, got {text}")
+    return name, url
 
 
 if __name__ == "__main__":

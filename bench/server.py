@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import os
 import shlex
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,14 @@ READY_WITHIN_S = 300.0
 STOPPED_WITHIN_S = 10.0
 POLL_S = 0.02
 LAST_LINES = 15
+
+
+class NotStarted(CannotMeasure):
+    """A server ended, or was not ready in time; `status` is its exit status if it ended."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +98,62 @@ def launched(
     Raises:
         CannotMeasure: it ended or was not healthy within `READY_WITHIN_S`.
     """
-    port = _free_port()
+    port = free_port()
     words = [*(command or [_axil(), "serve"]), *flags, "--host", "127.0.0.1", "--port", str(port)]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with (
+        contextlib.closing(connection),
+        started(
+            "axil serve",
+            words,
+            port=port,
+            is_ready=lambda: health(connection) == 200,
+            within_s=READY_WITHIN_S,
+            environment=environment or {},
+        ) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def started(
+    name: str,
+    words: Sequence[str],
+    *,
+    port: int,
+    is_ready: Callable[[], bool],
+    within_s: float,
+    environment: Mapping[str, str],
+) -> Iterator[Server]:
+    """Start a server that will listen on loopback `port`, wait until it is ready, and stop it at the end.
+
+    It gets a process group of its own; whatever is left of that at the end is killed.
+
+    Raises:
+        NotStarted: it ended, or was not ready in time.
+    """
     with tempfile.TemporaryFile() as log, _sigterm_as_exit():
         started_s = time.monotonic()
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
         try:
-            _wait_until_healthy(process, port, started_s, log)
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NotStarted(f"{words[0]} can't be run: {error.strerror}") from error
+        try:
+            while not is_ready():
+                if process.poll() is not None:
+                    raise NotStarted(
+                        f"{name} ended with status {process.returncode}:\n{_last_words(log)}", process.returncode
+                    )
+                if time.monotonic() - started_s > within_s:
+                    raise NotStarted(f"{name} was not ready within {within_s:.0f} s:\n{_last_words(log)}")
+                time.sleep(POLL_S)
             yield Server(url=f"http://127.0.0.1:{port}", ready_s=time.monotonic() - started_s)
         finally:
             _stop(process)
@@ -120,26 +171,26 @@ def health(connection: http.client.HTTPConnection) -> int | None:
     return response.status
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, started_s: float, log: IO[bytes]) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        while health(connection) != 200:
-            if process.poll() is not None:
-                raise CannotMeasure(f"axil serve ended with status {process.returncode}:\n{_last_words(log)}")
-            if time.monotonic() - started_s > READY_WITHIN_S:
-                raise CannotMeasure(f"axil serve was not ready within {READY_WITHIN_S:.0f} s:\n{_last_words(log)}")
-            time.sleep(POLL_S)
-    finally:
-        connection.close()
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
     try:
+        process.terminate()
         process.wait(STOPPED_WITHIN_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        _wait_until_gone(process.pid)
+
+
+def _wait_until_gone(process_group: int) -> None:
+    """Wait for the orphans of a killed group; not for ever, since nobody may collect their exit statuses."""
+    deadline_s = time.monotonic() + STOPPED_WITHIN_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline_s:
+            os.killpg(process_group, 0)
+            time.sleep(POLL_S)
 
 
 @contextmanager
@@ -169,7 +220,8 @@ def _axil() -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

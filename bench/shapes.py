@@ -1,167 +1,90 @@
-"""The shapes of load: who shares which text with whom, and how many tokens go in and out.
+"""The shapes of load by name: who shares which text with whom, and how many tokens go in and out.
 
 Plain text drawn from a word list by a seed, about one token a word, so that any server can be asked; what a prompt
-really has in tokens is the server's to say. Knows no server and no clock.
+really has in tokens is the server's or the given tokenizer's to say. Knows no server and no clock.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from bench.words import WORDS
-
-SHOTS = 5
-CHAT_TURNS = 4
-QUESTION_TOKENS = (256, 512)
-ANSWER_TOKENS = {"short": (4, 8), "long": (256, 512)}
-FEWEST_ANSWER_TOKENS = 4
+from bench import growing_shapes, shared_shapes
+from bench.command import CannotMeasure
+from bench.json_shape import json_records
+from bench.trace_shape import recorded
+from bench.words import Draw
+from bench.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """Requests sent one after the other: a single one, or the turns of a chat.
-
-    All conversations of a `group` begin with the same `prefix`; the first question follows it.
+class Pace:
+    """How a shape is sent unless the command line says otherwise: so many conversations at a time, or turns at random
+    times, `turns_per_s` on average, or all as recorded.
     """
 
-    group: int
-    prefix: str = ""
-    questions: tuple[str, ...]
-    output_tokens: tuple[int, ...]
+    closed: int | None = 8
+    turns_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """The conversations of one run, in the order in which they start."""
+class Shape:
+    """One shape: `make` takes a `Draw` and the parameters that its signature names and gives defaults for."""
 
-    name: str
-    is_chat: bool
-    conversations: tuple[Conversation, ...]
+    about: str
+    make: Callable[..., Workload]
+    pace: Pace = Pace()
 
     @property
-    def num_requests(self) -> int:
-        """Requests in all conversations together."""
-        return sum(len(conversation.questions) for conversation in self.conversations)
+    def parameters(self) -> dict[str, object]:
+        """Names and defaults of the shape's own parameters."""
+        found = inspect.signature(self.make).parameters.values()
+        return {each.name: each.default for each in found if each.kind is each.KEYWORD_ONLY}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """The numbers of a shape before scaling; a chat has no use for `per_group` and `prefix_tokens`."""
-
-    groups: int
-    per_group: int = 1
-    prefix_tokens: int = 0
-    question_tokens: int = 0
-    output_tokens: int = 0
-    answers: str = "short"
-
-
-SIZES = {
-    "w1": Size(groups=10, per_group=16, prefix_tokens=SHOTS * 160, question_tokens=80, output_tokens=1),
-    "w6": Size(groups=20),
-    "w9": Size(groups=16, per_group=8, prefix_tokens=2048, question_tokens=128, output_tokens=256),
+SHAPES: Mapping[str, Shape] = {
+    "w1": Shape(about="few-shot questions, one prefix a subject", make=shared_shapes.few_shot),
+    "w2": Shape(about="agents' loops over shared examples", make=growing_shapes.react),
+    "w3": Shape(about="events of agents, one at a time", make=shared_shapes.generative_agents, pace=Pace(closed=1)),
+    "w4": Shape(about="trees of thought, 39 requests a question", make=growing_shapes.tree_of_thought),
+    "w5": Shape(about="articles judged six times over, then a verdict", make=growing_shapes.judge),
+    "w6": Shape(about="chats of four turns", make=growing_shapes.chat),
+    "w7": Shape(about="answers that must be JSON of a given form", make=json_records),
+    "w8": Shape(about="many questions to long documents", make=shared_shapes.documents),
+    "w9": Shape(about="groups of prompts with a long shared prefix, shuffled", make=shared_shapes.shared_prefix),
+    "w10": Shape(
+        about="growing conversations under memory pressure, turns at random times",
+        make=growing_shapes.pressure,
+        pace=Pace(closed=None, turns_per_s=8.0),
+    ),
+    "w11": Shape(about="documents asked in turn (--order grouped: one by one)", make=shared_shapes.reuse_distance),
+    "w12": Shape(about="a recorded trace (--trace FILE)", make=recorded, pace=Pace(closed=None)),
+    "w13": Shape(about="95 % hot prompts, 5 % cold ones", make=shared_shapes.hot_and_cold, pace=Pace(closed=16)),
+    "w14": Shape(
+        about="a herd: 64 requests at once with one new document", make=shared_shapes.herd, pace=Pace(closed=64)
+    ),
+    "w15": Shape(about="nothing shared at all", make=shared_shapes.no_reuse),
 }
 
 
-def few_shot(size: Size, *, scale: float, seed: int) -> Workload:
-    """W1: for every subject one prompt of worked examples, shared by many short questions."""
-    draw = random.Random(seed)
-    shot_tokens = _scaled(size.prefix_tokens / SHOTS, scale)
+def make_workload(name: str, parameters: Mapping[str, object], *, scale: float, seed: int) -> Workload:
+    """The workload of a shape, with `parameters` in place of its own defaults.
 
-    def prefix() -> str:
-        shots = [f"Question: {_words(draw, shot_tokens - 6)}.\nAnswer: {_words(draw, 1)}" for _ in range(SHOTS)]
-        return "\n\n".join([f"{_words(draw, 3).capitalize()}.", *shots])
-
-    def question() -> str:
-        return f"\n\nQuestion: {_words(draw, _scaled(size.question_tokens, scale) - 6)}.\nAnswer:"
-
-    output_tokens = _scaled(size.output_tokens, scale)
-    return _grouped("w1", size, draw, prefix=prefix, question=question, output_tokens=output_tokens)
-
-
-def shared_prefix(size: Size, *, scale: float, seed: int) -> Workload:
-    """W9: groups of prompts with one long system text a group, all shuffled."""
-    draw = random.Random(seed)
-
-    def prefix() -> str:
-        return _words(draw, _scaled(size.prefix_tokens, scale))
-
-    def question() -> str:
-        return " " + _words(draw, _scaled(size.question_tokens, scale))
-
-    output_tokens = _scaled(size.output_tokens, scale)
-    return _grouped("w9", size, draw, prefix=prefix, question=question, output_tokens=output_tokens)
+    Raises:
+        CannotMeasure: the shape does not have one of the parameters, or needs one that is not there.
+    """
+    shape = SHAPES[name]
+    known = shape.parameters
+    for parameter in parameters:
+        if parameter not in known:
+            raise CannotMeasure(f"{flag_of(parameter)} means nothing for --shape {name}; leave it out")
+    for parameter, default in known.items():
+        if default is inspect.Parameter.empty and parameter not in parameters:
+            raise CannotMeasure(f"--shape {name} needs {flag_of(parameter)}")
+    return shape.make(Draw(seed=seed, scale=scale), **parameters)
 
 
-def chat(size: Size, *, scale: float, seed: int) -> Workload:
-    """W6: conversations of four turns, each sent with the real answers to the turns before; nothing else is shared."""
-    draw = random.Random(seed)
-    low, high = ANSWER_TOKENS[size.answers]
-
-    def conversation(group: int) -> Conversation:
-        lengths = [_scaled(draw.randint(*QUESTION_TOKENS), scale) for _ in range(CHAT_TURNS)]
-        answers = [_scaled(draw.randint(low, high), scale, at_least=FEWEST_ANSWER_TOKENS) for _ in range(CHAT_TURNS)]
-        return Conversation(
-            group=group,
-            questions=tuple(_words(draw, length) for length in lengths),
-            output_tokens=tuple(answers),
-        )
-
-    name = f"w6_{size.answers}"
-    return Workload(name=name, is_chat=True, conversations=tuple(conversation(group) for group in range(size.groups)))
-
-
-SHAPES: dict[str, Callable[..., Workload]] = {"w1": few_shot, "w6": chat, "w9": shared_prefix}
-
-
-def limited(workload: Workload, num_requests: int) -> Workload:
-    """The first `num_requests` requests of a workload; the last chat is cut where needed."""
-    kept: list[Conversation] = []
-    left = num_requests
-    for conversation in workload.conversations:
-        if left < 1:
-            break
-        kept.append(
-            replace(
-                conversation,
-                questions=conversation.questions[:left],
-                output_tokens=conversation.output_tokens[:left],
-            )
-        )
-        left -= len(kept[-1].questions)
-    return replace(workload, conversations=tuple(kept))
-
-
-def text_of(num_tokens: int, *, seed: int) -> str:
-    """Words that make about `num_tokens` tokens; another seed shares nothing with it."""
-    return _words(random.Random(seed), num_tokens)
-
-
-def _grouped(
-    name: str,
-    size: Size,
-    draw: random.Random,
-    *,
-    prefix: Callable[[], str],
-    question: Callable[[], str],
-    output_tokens: int,
-) -> Workload:
-    conversations = []
-    for group in range(size.groups):
-        text = prefix()
-        conversations += [
-            Conversation(group=group, prefix=text, questions=(question(),), output_tokens=(output_tokens,))
-            for _ in range(size.per_group)
-        ]
-    draw.shuffle(conversations)
-    return Workload(name=name, is_chat=False, conversations=tuple(conversations))
-
-
-def _words(draw: random.Random, count: int) -> str:
-    return " ".join(draw.choices(WORDS, k=max(1, count)))
-
-
-def _scaled(tokens: float, scale: float, *, at_least: int = 1) -> int:
-    return max(at_least, round(tokens * scale))
+def flag_of(parameter: str) -> str:
+    """The flag that sets a parameter."""
+    return "--" + parameter.replace("_", "-")

@@ -19,8 +19,8 @@ from bench import results, summary
 from bench.client import Client, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
 from bench.server import add_launch_flags, launched
-from bench.shapes import text_of
 from bench.summary import Failure
+from bench.words import text_of
 
 BUSY = "axil_runner_busy_seconds_total"
 IDLE = "axil_runner_idle_seconds_total"

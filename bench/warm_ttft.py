@@ -17,8 +17,8 @@ from bench import results, summary
 from bench.client import Client, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of
 from bench.server import add_server_flags, chosen
-from bench.shapes import text_of
 from bench.summary import Answer, Failure
+from bench.words import text_of
 
 PROMPT_TOKENS = 2000
 OUTPUT_TOKENS = 4

@@ -1,4 +1,8 @@
-"""The words that prompts are drawn from: common ones, which most vocabularies hold as one token each."""
+"""Texts of words drawn by a seed: common words, which most vocabularies hold as one token each."""
+
+from __future__ import annotations
+
+import random
 
 _TEXT = """
 time year people way day man thing woman life child world school state family student group country problem
@@ -19,3 +23,29 @@ collect protect balance increase reduce
 """
 
 WORDS: tuple[str, ...] = tuple(_TEXT.split())
+
+
+class Draw:
+    """A seed's stream of texts and choices; `scale` shortens every text and every answer."""
+
+    def __init__(self, *, seed: int, scale: float = 1.0) -> None:
+        self.random = random.Random(seed)
+        self._scale = scale
+
+    def tokens(self, count: float, *, at_least: int = 1) -> int:
+        """A number of tokens, scaled."""
+        return max(at_least, round(count * self._scale))
+
+    def text(self, count: float, *, less: int = 0) -> str:
+        """As many words as `count` tokens are when scaled, but for the `less` that the caller writes around them."""
+        return words(self.random, self.tokens(count) - less)
+
+
+def words(draw: random.Random, count: int) -> str:
+    """`count` words, but at least one."""
+    return " ".join(draw.choices(WORDS, k=max(1, count)))
+
+
+def text_of(num_tokens: int, *, seed: int) -> str:
+    """Words that make about `num_tokens` tokens; another seed shares nothing with it."""
+    return words(random.Random(seed), num_tokens)

@@ -1,11 +1,14 @@
-"""A small OpenAI-compatible server: a token is a word, and every prompt seen before is cached."""
+"""A small server with OpenAI's routes and `/generate`: a token is a word, and every prompt seen before is cached.
+
+Token ids in a prompt are words that are numbers; the answer's token ids are 9001, 9002, …
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,8 +22,14 @@ class FakeOpenAI:
     trouble: dict[int, str] = field(default_factory=dict)
     has_flush: bool = True
     reports_cached: bool = True
+    tells_token_ids: bool = True
+    names_models: bool = True
     metrics: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
+    routes: list[str] = field(default_factory=list)
+    forms: list[tuple[object, object]] = field(default_factory=list)
+    json_answer: str = ""
+    on_prompt: Callable[[], object] = lambda: None
     num_open: int = 0
     most_open: int = 0
     num_flushes: int = 0
@@ -28,11 +37,13 @@ class FakeOpenAI:
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.router.add_get("/v1/models", self._models)
+        if self.names_models:
+            app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/completions", self._generate)
         app.router.add_post("/v1/chat/completions", self._generate)
+        app.router.add_post("/generate", self._generate)
         if self.has_flush:
             app.router.add_post("/flush_cache", self._flush)
         return app
@@ -56,8 +67,14 @@ class FakeOpenAI:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         trouble = self.trouble.get(len(self.prompts), "")
-        prompt = body.get("prompt") or " ".join(message["content"] for message in body["messages"])
+        self.routes.append(request.path)
+        prompt = body.get("prompt") or body.get("text") or body.get("input_ids")
+        if prompt is None:
+            prompt = " ".join(message["content"] for message in body["messages"])
+        if isinstance(prompt, list):
+            prompt = " ".join(map(str, prompt))
         self.prompts.append(prompt)
+        self.on_prompt()
         if trouble == "refuse":
             return web.json_response({"error": {"message": "prompt is too long"}}, status=400)
         if trouble == "hang":
@@ -75,27 +92,50 @@ class FakeOpenAI:
     async def _stream(
         self, request: web.Request, body: dict[str, object], trouble: str, *, words: list[str], cached: int
     ) -> web.StreamResponse:
+        if not body.get("stream"):
+            return web.json_response({"choices": [{"text": " answer1"}]})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        key = "text" if "prompt" in body else "delta"
-        max_tokens = int(str(body["max_tokens"]))
+        sampling = body.get("sampling_params")
+        max_tokens = int(str(sampling["max_new_tokens"] if isinstance(sampling, dict) else body["max_tokens"]))
+        schema = sampling.get("json_schema") if isinstance(sampling, dict) else body.get("response_format")
+        if schema:
+            self.forms.append((schema, (sampling if isinstance(sampling, dict) else body)["ignore_eos"]))
+            max_tokens = 1
+        usage: dict[str, object] = {"prompt_tokens": len(words), "completion_tokens": max_tokens}
+        is_ids = isinstance(body.get("prompt") or body.get("input_ids"), list)
         for number in range(max_tokens + 1):
-            piece = f" answer{number}" if number else ""
-            await _send(response, {"choices": [{key: piece if key == "text" else {"content": piece}}]})
+            if request.path == "/generate":
+                text = "".join(self._piece(each) for each in range(1, number + 1))
+                ids = [9000 + each for each in range(1, number + 1)]
+                await _send(
+                    response, {"text": text, "output_ids": ids, "meta_info": {**usage, "cached_tokens": cached}}
+                )
+            else:
+                await _send(response, {"choices": [self._choice(number, body)]})
             if number == 1 and trouble == "break":
                 await _send(response, {"error": {"message": "the runner died"}})
             if number == 1 and trouble == "cut":
                 return response
             await asyncio.sleep(0.001)
-        answered = [*words, *(f"answer{number}" for number in range(1, max_tokens))]
-        self.known.append(answered)
-        usage: dict[str, object] = {"prompt_tokens": len(words), "completion_tokens": max_tokens}
+        said = (str(9000 + number) if is_ids else self._piece(number).strip() for number in range(1, max_tokens))
+        self.known.append([*words, *said])
         if self.reports_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        if trouble != "no usage":
+        if trouble != "no usage" and request.path != "/generate":
             await _send(response, {"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    def _piece(self, number: int) -> str:
+        return self.json_answer or f" answer{number}"
+
+    def _choice(self, number: int, body: dict[str, object]) -> dict[str, object]:
+        piece = self._piece(number) if number else ""
+        choice: dict[str, object] = {"text": piece} if "prompt" in body else {"delta": {"content": piece}}
+        if self.tells_token_ids and body.get("return_token_ids"):
+            choice["token_ids"] = [9000 + number] if number else []
+        return choice
 
 
 @contextmanager

@@ -2,21 +2,23 @@ from __future__ import annotations
 
 import pytest
 
+from bench.reuse import Exchange
 from bench.summary import Answer, Failure, Run, Sent, failures_by_kind, merged, percentile, summarise, table
 
 
-def _sent(
-    *, conversation: int, prompt: int, cached: int | None, group: int = 0, turn: int = 0, completion: int = 1
-) -> Sent:
+def _sent(*, prompt: str, at: int, cached: int | None, says: str = "x", label: str = "") -> Sent:
+    """A request whose tokens are characters, sent at a second and answered half a second later."""
     answer = Answer(
-        text="a",
+        pieces=tuple(says),
+        token_ids=None,
         ttft_s=0.5,
         gaps_s=(0.1, 0.3),
-        prompt_tokens=prompt,
-        completion_tokens=completion,
+        prompt_tokens=len(prompt),
+        completion_tokens=len(says),
         cached_tokens=cached,
     )
-    return Sent(conversation=conversation, turn=turn, group=group, result=answer)
+    exchange = Exchange(prompt=prompt, sent_s=at, known=prompt + says[:-1], ended_s=at + 0.5)
+    return Sent(label=label, result=answer, exchange=exchange)
 
 
 def test_percentiles_interpolate_between_neighbours() -> None:
@@ -28,43 +30,54 @@ def test_percentiles_interpolate_between_neighbours() -> None:
 
 
 def test_throughput_and_latency_count_answered_requests_only() -> None:
-    failed = Sent(conversation=1, turn=0, group=1, result=Failure("timeout", "slow"))
-    figures = summarise(Run(sent=[_sent(conversation=0, prompt=100, cached=0, completion=3), failed], duration_s=2.0))
+    failed = Sent(label="", result=Failure("timeout", "slow"), exchange=None)
+    answered = _sent(prompt="p" * 100, at=0, cached=0, says="abc")
+    figures = summarise(Run(sent=[answered, failed], duration_s=2.0))
     assert (figures["requests_ok_count"], figures["requests_failed_count"]) == (1, 1)
     assert (figures["input_tokens_per_s"], figures["output_tokens_per_s"]) == (50.0, 1.5)
     assert (figures["ttft_p50_ms"], figures["itl_p50_ms"]) == (500.0, pytest.approx(200.0))
 
 
-def test_all_but_the_one_that_computed_a_groups_prefix_could_share_it() -> None:
+def test_labels_have_latencies_of_their_own() -> None:
+    sent = [_sent(prompt="a", at=0, cached=0, label="hot"), _sent(prompt="b", at=1, cached=0, label="cold")]
+    figures = summarise(Run(sent=sent, duration_s=1.0))
+    assert figures["ttft_hot_p99_ms"] == figures["ttft_cold_p50_ms"] == 500.0
+    assert "ttft_hot_p99_ms" not in summarise(Run(sent=sent[1:], duration_s=1.0))
+
+
+def test_hits_and_prefill_are_set_against_what_an_ideal_cache_would_have_held() -> None:
+    prefix = "s" * 80
     sent = [
-        _sent(conversation=0, prompt=100, cached=80),
-        _sent(conversation=1, prompt=100, cached=0),
-        _sent(conversation=2, prompt=100, cached=40),
-        _sent(conversation=3, prompt=200, cached=0, group=1),
+        _sent(prompt=prefix + "a" * 20, at=0, cached=0),
+        _sent(prompt=prefix + "b" * 20, at=1, cached=80),
+        _sent(prompt=prefix + "c" * 20, at=2, cached=40),
+        _sent(prompt="d" * 200, at=3, cached=0),
     ]
-    figures = summarise(Run(sent=sent, duration_s=1.0, prefix_tokens={0: 80, 1: 150}))
+    figures = summarise(Run(sent=sent, duration_s=1.0))
     assert figures["cached_share_percent"] == pytest.approx(100 * 120 / 500)
     assert figures["shareable_share_percent"] == pytest.approx(100 * 160 / 500)
     assert figures["shareable_hit_percent"] == pytest.approx(100 * 120 / 160)
+    assert figures["prefill_over_ideal_ratio"] == pytest.approx(380 / 340)
 
 
-def test_a_chat_turn_could_share_all_of_the_turn_before_but_the_last_token() -> None:
-    sent = [
-        _sent(conversation=0, turn=0, prompt=50, cached=0, completion=11),
-        _sent(conversation=0, turn=1, prompt=100, cached=45, completion=1),
-    ]
-    figures = summarise(Run(sent=sent, duration_s=1.0))
-    assert figures["shareable_hit_percent"] == pytest.approx(100 * 45 / 60)
+def test_what_the_warm_up_brought_is_shareable_and_its_requests_are_not_counted() -> None:
+    run = Run(
+        sent=[_sent(prompt="s" * 50 + "a" * 50, at=1, cached=50)],
+        duration_s=1.0,
+        warmup=[_sent(prompt="s" * 50, at=0, cached=0)],
+    )
+    figures = summarise(run)
+    assert figures["requests_ok_count"] == 1
+    assert figures["shareable_share_percent"] == pytest.approx(50)
 
 
 def test_hits_beyond_what_a_request_shares_do_not_raise_the_figure() -> None:
-    sent = [_sent(conversation=i, prompt=100, cached=100) for i in range(3)]
-    figures = summarise(Run(sent=sent, duration_s=1.0, prefix_tokens={0: 50}))
-    assert figures["shareable_hit_percent"] == 100.0
+    sent = [_sent(prompt="s" * 50 + letter * 50, at=at, cached=100) for at, letter in enumerate("abc")]
+    assert summarise(Run(sent=sent, duration_s=1.0))["shareable_hit_percent"] == 100.0
 
 
 def test_reuse_is_not_told_when_one_answer_does_not_tell_it() -> None:
-    sent = [_sent(conversation=0, prompt=100, cached=50), _sent(conversation=1, prompt=100, cached=None)]
+    sent = [_sent(prompt="ab", at=0, cached=1), _sent(prompt="ab", at=1, cached=None)]
     assert "cached_share_percent" not in summarise(Run(sent=sent, duration_s=1.0))
 
 

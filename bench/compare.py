@@ -1,0 +1,198 @@
+"""axil and its peers on the same loads, on the same machine, in one run.
+
+    PEERS=/opt/peers python -m bench.compare --peers /opt/peers --names axil vllm openvino \\
+        --tokenizer model/tokenizer.json --repeats 3 --run 'w9 --groups 1 --per-group 64' --run 'w4 --groups 2'
+
+Peers are started from a folder that the project does not bring. It has an executable `peer.sh`:
+    PORT=8100 peer.sh NAME    starts NAME in the foreground on 127.0.0.1:$PORT; status 2: it knows no such name
+A peer answers POST /v1/completions with token ids as prompt, streamed, with usage at the end. PEERS says where its
+programs and models lie (default: the folder). All servers should serve the same weights, whose tokenizer is given.
+
+Each server runs alone, unless --together keeps all running and lets them take turns. All are stopped at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import comparison, plots, results, summary
+from bench.client import GENERATE
+from bench.command import CannotMeasure, directory, exit_status, parser_of, positive
+from bench.load_flags import Load, add_load_flags, load_of
+from bench.peers import peer, script_of
+from bench.serve import add_repeat_flags, measure, report_failures
+from bench.server import NotStarted, Server, add_launch_flags, launched
+
+AXIL = "axil"
+NAMES = (AXIL, "vllm", "llamacpp-bf16", "openvino", "sglang", "hf-cb")
+RUNS = (
+    "w15 --groups 4 --question-tokens 32 --output-tokens 256 --closed 1 --scale 1",
+    "w15 --groups 8 --question-tokens 32 --output-tokens 256 --closed 8 --scale 1",
+    "w15 --groups 16 --question-tokens 256 --output-tokens 64 --closed 8 --scale 1",
+    "w9 --groups 1 --per-group 64 --prefix-tokens 1024 --question-tokens 32 --output-tokens 16 --closed 16 --scale 1",
+    "w6 --groups 8 --turns 6 --answers long",
+    "w2 --groups 4 --turns 12 --tool-tokens 320 --output-tokens 24 --tool-wait 0.5 --scale 1",
+    "w4 --groups 2",
+)
+"""What is run unless `--run` says otherwise: small enough for two cores and a model of 0.1 to 0.5 billion weights."""
+
+SHORT_FIGURES = ("output_tokens_per_s", "ttft_p50_ms", "ttft_p95_ms", "cached_share_percent")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was measured so far: for each load the rows of each server; when each was ready; which were not."""
+
+    rows: dict[str, dict[str, comparison.Rows]]
+    ready_s: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    has_failures: bool = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table for each load and a short one of all; 1 when a request failed or a server was missing."""
+    args = parse(argv)
+    if args.plots is not None:
+        plots.require_matplotlib()
+    loads = {run: load_from(run, args) for run in args.run or RUNS}
+    findings = Findings({title: {} for title in loads})
+    if args.together:
+        _run_together(args, loads, findings)
+    else:
+        for name in args.names:
+            _run_alone(args, name, loads, findings)
+    _report(args, loads, findings)
+    return 1 if findings.missing or findings.has_failures else 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = parser_of("bench.compare", __doc__)
+    parser.add_argument("--peers", type=Path, required=True, metavar="FOLDER", help="the folder with peer.sh")
+    parser.add_argument(
+        "--names",
+        nargs="+",
+        default=list(NAMES),
+        metavar="NAME",
+        help=f"servers, the one that ratios refer to first (default: {' '.join(NAMES)})",
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE", help="the weights' tokenizer.json")
+    parser.add_argument(
+        "--run",
+        action="append",
+        metavar="'SHAPE FLAGS'",
+        help="a load, with the flags of bench.serve, such as 'w9 --groups 1 --closed 16'; may be repeated",
+    )
+    parser.add_argument("--together", action="store_true", help="start all servers first, and let them take turns")
+    parser.add_argument(
+        "--ready-within", type=positive, default=300.0, metavar="S", help="seconds to start (default: 300)"
+    )
+    add_repeat_flags(parser)
+    add_launch_flags(parser)
+    parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw the figures into DIR")
+    results.add_json_flag(parser)
+    args = parser.parse_args(argv)
+    if len(set(args.names)) < len(args.names):
+        parser.error("--names has one name twice")
+    return args
+
+
+def load_from(run: str, args: argparse.Namespace) -> Load:
+    """The load that one `--run` asks for.
+
+    Raises:
+        CannotMeasure: the shape does not have one of the flags.
+    """
+    shape, *flags = shlex.split(run)
+    parser = argparse.ArgumentParser(prog=f"--run '{run}'", usage="SHAPE, then the load flags of bench.serve")
+    add_load_flags(parser)
+    add_repeat_flags(parser)
+    shared = ["--repeats", str(args.repeats), *(["--flush"] if args.flush else []), "--tokenizer", str(args.tokenizer)]
+    return load_of(parser.parse_args([*shared, "--shape", shape, *flags]))
+
+
+def _run_alone(args: argparse.Namespace, name: str, loads: dict[str, Load], findings: Findings) -> None:
+    with _noting_missing(name, findings), _server(args, name) as server:
+        findings.ready_s[name] = server.ready_s
+        for title, asked in loads.items():
+            _measure({name: _url(name, server)}, title, asked, findings)
+
+
+def _run_together(args: argparse.Namespace, loads: dict[str, Load], findings: Findings) -> None:
+    with ExitStack() as stack:
+        urls = {}
+        for name in args.names:
+            with _noting_missing(name, findings):
+                server = stack.enter_context(_server(args, name))
+                findings.ready_s[name] = server.ready_s
+                urls[name] = _url(name, server)
+        for title, asked in loads.items() if urls else ():
+            _measure(urls, title, asked, findings)
+
+
+def _measure(urls: dict[str, str], title: str, asked: Load, findings: Findings) -> None:
+    print(f"{', '.join(urls)}: {title}", file=sys.stderr)
+    runs = asyncio.run(measure(urls, asked, model=None))
+    findings.has_failures |= bool(report_failures(runs))
+    for name, each in runs.items():
+        findings.rows[title][name] = [summary.summarise(run) for run in each]
+
+
+@contextlib.contextmanager
+def _noting_missing(name: str, findings: Findings) -> Iterator[None]:
+    try:
+        yield
+    except CannotMeasure as error:
+        findings.missing[name] = str(error)
+        kind = "not found" if isinstance(error, NotStarted) else "given up"
+        print(f"{kind}: {name}: {error}", file=sys.stderr)
+
+
+def _server(args: argparse.Namespace, name: str) -> AbstractContextManager[Server]:
+    if name == AXIL:
+        return launched(args.serve_flags)
+    return peer(script_of(args.peers), name, within_s=args.ready_within)
+
+
+def _url(name: str, server: Server) -> str:
+    return server.url + GENERATE if name == AXIL else server.url
+
+
+def _report(args: argparse.Namespace, loads: dict[str, Load], findings: Findings) -> None:
+    figures = {f"{name}_ready_s": ready_s for name, ready_s in findings.ready_s.items()}
+    short: dict[str, list[str]] = {"ready_s": [summary.shown(ready_s) for ready_s in findings.ready_s.values()]}
+    for number, (title, rows) in enumerate(findings.rows.items(), start=1):
+        if not rows:
+            continue
+        print(f"\n{number}. {title}\n{comparison.table(rows)}")
+        name = f"run{number}_{loads[title].name}"
+        figures |= comparison.named_figures(name, rows)
+        short |= {
+            f"{number}. {figure}": [_cell(rows, server, figure) for server in findings.ready_s]
+            for figure in SHORT_FIGURES
+        }
+        if args.plots is not None:
+            print(f"drawn: {plots.draw(args.plots, name, rows)}")
+    print(f"\n{summary.text_table(list(findings.ready_s), short)}")
+    for name, why in findings.missing.items():
+        print(f"not found: {name}: {why}")
+    results.write(args.json, figures, results.command_line("bench.compare"))
+
+
+def _cell(rows: dict[str, comparison.Rows], server: str, figure: str) -> str:
+    if server not in rows:
+        return "-"
+    spread = comparison.spreads(rows[server]).get(figure)
+    return "not told" if spread is None else summary.shown(spread.median)
+
+
+if __name__ == "__main__":
+    raise SystemExit(exit_status(main))
