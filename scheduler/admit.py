@@ -7,7 +7,7 @@ from wire.messages import Admission, Reuse, ids_to_bytes
 from .draft import Draft
 from .fit import lease_if_fits
 from .policy import in_order, is_overdue, may_go, refresh_match
-from .request import Request, Running
+from .request import Running
 from .state import State
 
 MAX_SKIPS = 16
@@ -46,13 +46,13 @@ def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:
     request, lease = running.request, running.lease
-    del state.waiting[request.request_id]
+    state.waiting.remove(request)
     state.running[request.request_id] = running
     draft.admissions.append((running, _admission(running)))
     if request.reuse is None:
         _count_first_scheduling(state, running, now_s=now_s)
     computed = request.num_tokens - lease.cached_tokens
-    for other in state.waiting.values():
+    for other in state.waiting:
         if other.arrival < request.arrival:
             other.overtaken_tokens += computed
 

@@ -42,7 +42,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
     buffer = np.empty(len(token_ids) + max_new_tokens, dtype=np.int32)
     buffer[: len(token_ids)] = token_ids
     state.counters.requests_total += 1
-    state.waiting[message.request_id] = Request(
+    request = Request(
         request_id=message.request_id,
         client=client,
         namespace=Namespace(model=state.limits.model_fingerprint, adapter=None, salt=message.salt),
@@ -57,6 +57,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )
+    state.waiting.add(request)
     return []
 
 
@@ -76,7 +77,7 @@ def abort(state: State, request_id: str | None) -> list[Reply]:
     """Cancel the request of exactly this id, or all of them."""
     if request_id is not None:
         return cancel(state, request_id)
-    open_ids = [*state.running, *state.waiting]
+    open_ids = [*state.running, *(request.request_id for request in state.waiting)]
     return [reply for open_id in open_ids for reply in cancel(state, open_id)]
 
 

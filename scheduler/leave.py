@@ -31,7 +31,7 @@ def retract(state: State, running: Running) -> None:
     request.num_retractions += 1
     request.matched_version = None
     request.num_skips = 0
-    state.waiting[request.request_id] = request
+    state.waiting.add(request)
     state.counters.retractions_total += 1
 
 
@@ -51,7 +51,7 @@ def end(
     if running is not None:
         leave_row(state, running, is_kept=reason != "broken")
     else:
-        del state.waiting[request.request_id]
+        state.waiting.remove(request)
     if reason in ("stop", "length"):
         state.output_length.observe(request.output_tokens)
     elif reason == "cancelled":
@@ -75,9 +75,9 @@ def fail_stalled(state: State) -> list[Reply]:
     That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
     what does not fit the whole pool.
     """
-    if state.running or state.in_flight or not state.waiting:
+    oldest = state.waiting.oldest()
+    if state.running or state.in_flight or oldest is None:
         return []
-    oldest = min(state.waiting.values(), key=lambda request: request.arrival)
     cache = state.cache
     message = (
         f"{oldest.num_tokens} tokens don't fit into the {cache.free_pages + cache.evictable_pages} usable pages of"

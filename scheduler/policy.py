@@ -16,7 +16,7 @@ def in_order(state: State, *, now_s: float) -> list[Request]:
     requests have computed `overtake_tokens` since it came, or it has been overtaken and has waited `overtake_seconds`,
     or it was retracted. Overdue ones go by age.
     """
-    waiting = list(state.waiting.values())
+    waiting = list(state.waiting)
     if state.config.policy == "fcfs":
         return sorted(waiting, key=lambda request: request.arrival)
     for request in waiting:

@@ -9,7 +9,8 @@ from radix.cache import PrefixCache
 
 from .config import SchedulerConfig
 from .cost import OutputLength, StepCost
-from .request import ClientId, Request, Running
+from .queue import Queue
+from .request import ClientId, Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class State:
     config: SchedulerConfig
     limits: Limits
     cache: PrefixCache
-    waiting: dict[str, Request] = field(default_factory=dict)
+    waiting: Queue = field(default_factory=Queue)
     running: dict[str, Running] = field(default_factory=dict)
     free_rows: list[int] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)

@@ -94,13 +94,16 @@ class Harness:
                 case other:
                     raise AssertionError(f"unexpected message {other}")
 
+    def waiting_ids(self) -> set[str]:
+        return {request.request_id for request in self.state.waiting}
+
     def check(self) -> None:
         self.state.cache.check()
         state = self.state
         open_rows = {running.row for running in state.running.values()}
         assert len(open_rows) == len(state.running)
         assert sorted([*open_rows, *state.free_rows]) == list(range(state.config.max_running))
-        assert not set(state.waiting) & set(state.running)
+        assert not self.waiting_ids() & set(state.running)
 
 
 def make_harness(

@@ -28,7 +28,7 @@ def test_a_request_is_prefilled_decoded_and_ended_once() -> None:
 def test_only_pages_whose_step_has_retired_can_be_found() -> None:
     harness = make_harness(config=SchedulerConfig(prefill_tokens=20))
     harness.submit("a", DOCUMENT[:60])
-    namespace = harness.state.waiting["a"].namespace
+    namespace = next(iter(harness.state.waiting)).namespace
     document = np.array(DOCUMENT[:60], np.int32)
     found = []
     for _ in range(3):
@@ -336,7 +336,7 @@ def test_an_id_that_is_still_open_is_refused_and_the_first_request_goes_on() -> 
     message = messages.Submit(
         request_id="a",
         token_ids=messages.ids_to_bytes([4]),
-        sampling=next(iter(harness.state.waiting.values())).sampling,
+        sampling=next(iter(harness.state.waiting)).sampling,
     )
     (reply,) = intake.submit(harness.state, CLIENT, message, now_s=0.0)
     assert isinstance(reply.message, messages.Refused)

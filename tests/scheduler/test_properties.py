@@ -84,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_finish=st.booleans())
     def cancel_or_finish(self, data: st.DataObject, is_finish: bool) -> None:
-        ids = [*self.harness.state.running, *self.harness.state.waiting, "unknown"]
+        ids = [*self.harness.state.running, *sorted(self.harness.waiting_ids()), "unknown"]
         request_id = data.draw(st.sampled_from(ids))
         end = intake.finish if is_finish else intake.cancel
         self.harness.take(end(self.harness.state, request_id))
@@ -121,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         state, terminal = self.harness.state, self.harness.terminal
-        open_ids = {*state.running, *state.waiting}
+        open_ids = {*state.running, *self.harness.waiting_ids()}
         assert not open_ids & terminal.keys()
         assert open_ids | terminal.keys() == self.wanted.keys()
 
