@@ -15,6 +15,7 @@ from .eviction import EvictionQueue
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
 from .pages import Owner, PageId, PagePool
 from .pins import Pins
+from .waiters import Waiters
 
 FORK_LOOK = 8
 
@@ -55,6 +56,7 @@ class RadixTree:
         self.version = 0
         self.queue = EvictionQueue()
         self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue)
+        self.waiters = Waiters(page_tokens=page_tokens)
         self._clock = 0
 
     @property
@@ -174,7 +176,12 @@ class RadixTree:
         node.last_used = self._tick()
 
     def _append(self, node: Node, key: bytes, pages: Sequence[PageId]) -> Node:
-        adopted = self.pool.adopt(pages)
+        depth = node.end
+        grown = self._grow(node, key, self.pool.adopt(pages))
+        self.waiters.grown(node, depth, key[: self.page_bytes])
+        return grown
+
+    def _grow(self, node: Node, key: bytes, adopted: list[PageId]) -> Node:
         self._drop_superseded(node, key[: self.page_bytes])
         if node.parent is None or node.children or node.pinned_children:
             child = Node(node, node.end, bytearray(key), adopted, self._tick())
@@ -217,6 +224,7 @@ class RadixTree:
         upper.pinned_pages = min(node.pinned_pages, num_pages)
         node.pinned_pages -= upper.pinned_pages
         upper.pinned_children = int(node.is_pinned)
+        self.waiters.split(node, upper)
         return upper
 
     # --- pinning
@@ -248,6 +256,7 @@ class RadixTree:
                 self._remove(node)
             else:
                 del node.pages[-count:], node.key[-count * self.page_bytes :]
+                self.waiters.shrunk(node)
         self.pool.free(freed, Owner.TREE)
         self.version += bool(freed)
         return len(freed)
@@ -255,6 +264,8 @@ class RadixTree:
     def detach_all(self) -> int:
         """Forget every root; returns how many pages came free. Pinned ones are freed with their last pin."""
         roots = list(self.roots.values())
+        for root in roots:
+            self.waiters.lost(root, None)
         self.roots.clear()
         self.version += 1
         freed = sum(self._detach(root) for root in roots)
@@ -268,6 +279,7 @@ class RadixTree:
             self._split(node, node.start + index * self.page_tokens)
         self._unlink(node)
         parent = node.parent
+        self.waiters.lost(node, parent)
         self._detach(node)
         self.version += 1
         if parent is not None:
@@ -293,6 +305,7 @@ class RadixTree:
         assert parent is not None
         self._unlink(node)
         node.pages = []
+        self.waiters.removed(node, parent)
         self.queue.add(parent)
         self._drop_root_if_empty(parent)
 
