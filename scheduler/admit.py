@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+
 from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
 from .fit import lease_if_fits
-from .policy import in_order, is_overdue, may_go, refresh_match
+from .policy import is_overdue, next_request
 from .request import Running
 from .state import State
+
+LOOK = 16
+"""How many requests are tried in vain in one step."""
 
 MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
 
 
 def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
-    """Admit waiting requests that would get prefill tokens in this step and whose pages can be had."""
-    if not state.waiting or not state.free_rows:
+    """Admit waiting requests that would get prefill tokens in this step and whose pages can be had.
+
+    O((admitted + LOOK) log waiting), whatever the number that wait.
+    """
+    queue = state.waiting
+    if not queue or not state.free_rows:
         return
-    prefilling = [running for running in state.running.values() if running.computed_tokens < running.target_tokens]
-    for request in in_order(state, now_s=now_s):
-        if not state.free_rows:
-            return
-        refresh_match(state, request)
-        left_tokens = request.num_tokens - request.matched_tokens
-        if _tokens_before(prefilling, left_tokens) >= budget_tokens and not is_overdue(state, request, now_s=now_s):
-            continue
-        if not may_go(state, request, prefilling, now_s=now_s):
-            continue
-        running = lease_if_fits(state, request)
+    queue.drop_leaders(now_s=now_s)
+    lefts = sorted(running.prefill_left_tokens for running in state.running.values() if running.prefill_left_tokens)
+    num_vain = 0
+    while state.free_rows and num_vain < LOOK and (request := next_request(state, now_s=now_s)) is not None:
+        must_go = is_overdue(state, request, now_s=now_s)
+        left_tokens = request.num_tokens - queue.matched_tokens(request)
+        # Those with no more left are served first; what is left of the budget for this request?
+        has_share = must_go or sum(lefts[: bisect_right(lefts, left_tokens)]) < budget_tokens
+        running = lease_if_fits(state, request) if has_share else None
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
-            prefilling.append(running)
+            insort(lefts, running.prefill_left_tokens)
             continue
-        request.num_skips += 1
-        if request.num_skips > MAX_SKIPS or is_overdue(state, request, now_s=now_s):
-            return
-
-
-def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
-    """Prefill tokens of running requests that have no more left than this: they are served first."""
-    lefts = (running.prefill_left_tokens for running in prefilling)
-    return sum(left for left in lefts if left <= left_tokens)
+        if has_share:
+            request.num_skips += 1
+            if must_go or request.num_skips > MAX_SKIPS:
+                break
+        queue.set_aside(request)
+        num_vain += 1
+    queue.put_back()
 
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:
-    request, lease = running.request, running.lease
-    state.waiting.remove(request)
-    state.running[request.request_id] = running
-    draft.admissions.append((running, _admission(running)))
+    request = running.request
     if request.reuse is None:
         _count_first_scheduling(state, running, now_s=now_s)
-    computed = request.num_tokens - lease.cached_tokens
-    for other in state.waiting:
-        if other.arrival < request.arrival:
-            other.overtaken_tokens += computed
+    state.waiting.take(running, now_s=now_s)
+    state.running[request.request_id] = running
+    draft.admissions.append((running, _admission(running)))
 
 
 def _admission(running: Running) -> Admission:
@@ -87,5 +88,7 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
     if request.next_logprob is not None:
         found = state.cache.match(request.namespace, request.token_ids[:-1])
         counters.bypassed_tokens_total += max(0, found - lease.cached_tokens)
-    counters.worst_displacement_tokens = max(counters.worst_displacement_tokens, request.overtaken_tokens)
+    counters.worst_displacement_tokens = max(
+        counters.worst_displacement_tokens, state.waiting.overtaken_tokens(request)
+    )
     counters.worst_wait_s = max(counters.worst_wait_s, now_s - request.arrived_s)

@@ -54,6 +54,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         arrival=state.counters.requests_total,
         arrived_s=now_s,
         num_tokens=len(token_ids),
+        priority=message.priority,
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )

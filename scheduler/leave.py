@@ -29,7 +29,6 @@ def retract(state: State, running: Running) -> None:
     request = running.request
     leave_row(state, running, is_kept=True)
     request.num_retractions += 1
-    request.matched_version = None
     request.num_skips = 0
     state.waiting.add(request)
     state.counters.retractions_total += 1
@@ -75,8 +74,7 @@ def fail_stalled(state: State) -> list[Reply]:
     That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
     what does not fit the whole pool.
     """
-    oldest = state.waiting.oldest()
-    if state.running or state.in_flight or oldest is None:
+    if state.running or state.in_flight or (oldest := state.waiting.oldest()) is None:
         return []
     cache = state.cache
     message = (

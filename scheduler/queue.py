@@ -1,17 +1,50 @@
-"""The waiting requests: by id, by age, and in the order in which they are to be tried. Knows no rows and no pages."""
+"""The waiting requests: by id, by age and in the order in which they are to be tried; who waits for whose pages.
+
+Knows the cache's trie of waiters, no rows and no budget.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from .request import Request
+from radix.cache import PrefixCache
+from radix.waiters import AGE, RANK, Waiter, Waiters
+
+from .elevator import Elevator
+from .overtaking import Overtaking
+from .request import Request, Running
+
+FOLLOW_S = 10.0
+"""How long a request waits, at most, for the next page that another one is computing."""
+
+
+@dataclass(slots=True, eq=False)
+class Leader:
+    """A running request whose pages others may wait for, and when it last finished one."""
+
+    running: Running
+    waiter: Waiter
+    depth_tokens: int
+    advanced_s: float
 
 
 class Queue:
-    """Waiting requests, in no particular order."""
+    """Waiting requests. Order costs nothing while nothing changes, and O(what changed) when it does.
 
-    def __init__(self) -> None:
+    `policy` is one of the flag's choices.
+    """
+
+    def __init__(self, cache: PrefixCache, *, policy: str) -> None:
+        self._cache = cache
+        self._policy = policy
         self._requests: dict[str, Request] = {}
+        self._of_waiter: dict[Waiter, Request] = {}
+        self._waiters: dict[str, Waiter] = {}
+        self._aside: dict[str, Request] = {}
+        self._leaders: dict[str, Leader] = {}
+        self._overtaking = Overtaking()
+        self._elevator = Elevator() if policy == "depth-first" else None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -26,14 +59,113 @@ class Queue:
         """The waiting request of this id."""
         return self._requests.get(request_id)
 
+    def oldest(self) -> Request | None:
+        """The one that came first. O(waiting)."""
+        return min(self._requests.values(), key=lambda request: request.arrival, default=None)
+
+    # --- coming and going
+
     def add(self, request: Request) -> None:
-        """Queue a request: a new one, or one that was retracted."""
+        """Queue a request: a new one, or one that was retracted. O(its tokens)."""
+        page_tokens = self._cache.page_tokens
+        waiter = Waiter(rank=self._rank(request), age=(int(not request.num_retractions), request.arrival))
+        num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens
+        self._enter(request, num_tokens, waiter)
         self._requests[request.request_id] = request
+        self._waiters[request.request_id] = waiter
+        self._of_waiter[waiter] = request
+        if self._elevator:
+            self._elevator.add(request)
 
     def remove(self, request: Request) -> None:
-        """Take a request out, because it's admitted or has ended."""
-        del self._requests[request.request_id]
+        """Take out a request that has ended."""
+        self._remove(request, is_taken=False)
 
-    def oldest(self) -> Request | None:
-        """The one that came first."""
-        return min(self._requests.values(), key=lambda request: request.arrival, default=None)
+    def take(self, running: Running, *, now_s: float) -> None:
+        """Take out a request that has got a row; those that want the same pages follow it while it computes them."""
+        request, lease = running.request, running.lease
+        self._remove(request, is_taken=True)
+        oldest = next(iter(self._requests.values()), request).arrival
+        self._overtaking.add(request.arrival, running.target_tokens - lease.cached_tokens, oldest=oldest)
+        num_tokens = running.target_tokens // self._cache.page_tokens * self._cache.page_tokens
+        if num_tokens > lease.position.depth:
+            waiter = Waiter(rank=self._rank(request), age=(0, request.arrival), is_leader=True)
+            self._enter(request, num_tokens, waiter)
+            self._leaders[request.request_id] = Leader(running, waiter, lease.position.depth, now_s)
+
+    def drop_leaders(self, *, now_s: float) -> None:
+        """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`."""
+        for request_id, leader in list(self._leaders.items()):
+            depth = leader.running.lease.position.depth
+            if depth > leader.depth_tokens:
+                leader.depth_tokens, leader.advanced_s = depth, now_s
+            is_leading = (
+                leader.running.is_live
+                and leader.waiter.branch is not None
+                and leader.running.computed_tokens < leader.running.target_tokens
+                and now_s - leader.advanced_s < FOLLOW_S
+            )
+            if not is_leading:
+                self._index.leave(leader.waiter)
+                del self._leaders[request_id]
+
+    def _remove(self, request: Request, *, is_taken: bool) -> None:
+        waiter = self._waiters.pop(request.request_id)
+        del self._requests[request.request_id], self._of_waiter[waiter]
+        self._aside.pop(request.request_id, None)
+        self._index.leave(waiter)
+        if self._elevator:
+            self._elevator.remove(request, is_taken=is_taken)
+
+    def _enter(self, request: Request, num_tokens: int, waiter: Waiter) -> None:
+        known = request.prompt_bytes if num_tokens <= request.prompt_tokens else request.token_ids.tobytes()
+        root = self._cache.tree.roots.get(request.namespace)
+        self._index.enter(request.namespace, known[: 4 * num_tokens], waiter, root)
+
+    # --- order
+
+    def first(self) -> Request | None:
+        """Find the request that the policy tries first, of those that need not wait for a leader's page."""
+        if self._elevator is not None:
+            return self._elevator.first(self._shared_tokens)
+        return self._found(self._index.first(RANK))
+
+    def eldest(self) -> Request | None:
+        """Find the retracted request that came first, else the one that came first, of those that need not wait."""
+        return self._found(self._index.first(AGE))
+
+    def set_aside(self, request: Request) -> None:
+        """Keep a request from being found until `put_back`."""
+        self._aside[request.request_id] = request
+        self._index.set_aside(self._waiters[request.request_id])
+
+    def put_back(self) -> None:
+        """Let those that were set aside be found again."""
+        for request_id in self._aside:
+            self._index.put_back(self._waiters[request_id])
+        self._aside.clear()
+
+    def matched_tokens(self, request: Request) -> int:
+        """Count the tokens in whole cached pages that the request would find."""
+        return self._index.cached_tokens(self._waiters[request.request_id])
+
+    def overtaken_tokens(self, request: Request) -> int:
+        """Count what was to be computed for requests that came later and got a row earlier."""
+        return self._overtaking.later_than(request.arrival)
+
+    @property
+    def _index(self) -> Waiters:
+        return self._cache.tree.waiters
+
+    def _found(self, waiter: Waiter | None) -> Request | None:
+        return self._of_waiter[waiter] if waiter is not None else None
+
+    def _rank(self, request: Request) -> tuple[tuple[int, ...], int]:
+        if self._policy == "fcfs":
+            return (-request.priority, request.arrival), 0
+        return (-request.priority,), request.arrival
+
+    def _shared_tokens(self, request: Request) -> int | None:
+        if request.request_id in self._aside:
+            return request.prompt_tokens
+        return self._index.shared_tokens(self._waiters[request.request_id])

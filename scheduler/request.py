@@ -21,8 +21,8 @@ class Request:
     """An accepted request, waiting or running, with the output that has arrived so far.
 
     `buffer` has room for the prompt and `max_new_tokens` more; the first `num_tokens` are known. `arrival` counts
-    accepted requests. `overtaken_tokens` is what later requests have computed since this one came. `next_logprob` is
-    the first prompt token whose logprob is wanted and not told yet.
+    accepted requests. The higher `priority` goes first. `next_logprob` is the first prompt token whose logprob is
+    wanted and not told yet.
     """
 
     request_id: str
@@ -36,13 +36,10 @@ class Request:
     arrival: int
     arrived_s: float
     num_tokens: int
+    priority: int = 0
     num_retractions: int = 0
     reuse: Reuse | None = None
-    overtaken_tokens: int = 0
     num_skips: int = 0
-    follows_until_s: float | None = None
-    matched_tokens: int = 0
-    matched_version: int | None = None
     prompt_bytes: bytes = field(default=b"", repr=False)
     next_logprob: int | None = None
 

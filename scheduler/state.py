@@ -62,7 +62,7 @@ class State:
     config: SchedulerConfig
     limits: Limits
     cache: PrefixCache
-    waiting: Queue = field(default_factory=Queue)
+    waiting: Queue
     running: dict[str, Running] = field(default_factory=dict)
     free_rows: list[int] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)
@@ -83,9 +83,11 @@ class Reply:
 
 def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
     """An empty scheduler over a pool of `limits.pool_tokens`."""
+    cache = PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens)
     return State(
         config=config,
         limits=limits,
-        cache=PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens),
+        cache=cache,
+        waiting=Queue(cache, policy=config.policy),
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )
