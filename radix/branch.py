@@ -16,13 +16,15 @@ from .node import TOKEN_BYTES, Node
 RANK, AGE = VIEWS = (0, 1)
 """The two orders in which waiters are listed."""
 
+Key = tuple[tuple[int, ...] | int, ...]
+
 _serials = count()
 
 
 class Entry(NamedTuple):
     """A line in a list: `listed`, a waiter or the branch that it is the first of, competes with `key`."""
 
-    key: tuple[tuple[int, ...] | int, ...]
+    key: Key
     serial: int
     listed: Waiter | Branch
     first: Waiter
@@ -38,7 +40,7 @@ class Listing:
         self._heap: list[Entry] = []
         self._limit = 32
 
-    def add(self, key: tuple[tuple[int, ...] | int, ...], listed: Waiter | Branch, first: Waiter) -> None:
+    def add(self, key: Key, listed: Waiter | Branch, first: Waiter) -> None:
         """List `listed` with `key`, instead of its earlier entry if it has one."""
         entry = Entry(key, next(_serials), listed, first)
         listed.entries[self._view] = entry
@@ -56,6 +58,11 @@ class Listing:
                 return heap[0]
             heappop(heap)
         return None
+
+    def at(self, index: int) -> tuple[Entry, bool] | None:
+        """Look at one place of the heap and whether its entry counts; those at 2 index + 1 and + 2 come after it."""
+        heap = self._heap
+        return (heap[index], self._counts(heap[index])) if index < len(heap) else None
 
     def _counts(self, entry: Entry) -> bool:
         return entry.listed.entries[self._view] is entry

@@ -7,9 +7,11 @@ however many wait behind them, and nothing is matched twice. Knows no requests a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
 
-from .branch import AGE, RANK, VIEWS, Branch, Listing, Waiter
+from .branch import AGE, RANK, VIEWS, Branch, Key, Listing, Waiter
 from .node import TOKEN_BYTES, Namespace, Node, common_run
 
 __all__ = ["AGE", "RANK", "Waiter", "Waiters"]
@@ -22,7 +24,7 @@ class Waiters:
     >>> namespace, tree = Namespace("m", None, ""), Node(None, 0, bytearray(), [], 0)
     >>> first, second = Waiter(((), 1), (1,)), Waiter(((), 2), (2,))
     >>> waiters.enter(namespace, b"aaaabbbb", first, tree); waiters.enter(namespace, b"aaaacccc", second, tree)
-    >>> waiters.first(RANK) is first, waiters.cached_tokens(second)
+    >>> list(waiters.in_order(RANK)) == [first, second], waiters.cached_tokens(second)
     (True, 0)
     """
 
@@ -34,10 +36,34 @@ class Waiters:
 
     # --- asking
 
-    def first(self, view: int) -> Waiter | None:
-        """Find the waiter that comes first, by `RANK` or by `AGE`, among those whose next page nobody computes."""
-        best = self._contests[view].best()
-        return best.first if best else None
+    def in_order(self, view: int) -> Iterator[Waiter]:
+        """Give the waiters by `RANK` or by `AGE`, without those whose next page a leader computes.
+
+        O(log n) for each taken; nothing may change in between.
+        """
+        serials = count()
+        ahead: list[tuple[Key, int, Listing, int, Branch | None]] = []
+
+        def look(listing: Listing, index: int, halt: Branch | None) -> None:
+            found = listing.at(index)
+            if found is not None:
+                key = found[0].key if halt is None else _key_at(halt, view, found[0].key)
+                heappush(ahead, (key, next(serials), listing, index, halt))
+
+        look(self._contests[view], 0, None)
+        while ahead:
+            _, _, listing, index, halt = heappop(ahead)
+            found = listing.at(index)
+            assert found is not None
+            entry, counts = found
+            look(listing, 2 * index + 1, halt)
+            look(listing, 2 * index + 2, halt)
+            if not counts:
+                continue
+            if isinstance(entry.listed, Waiter):
+                yield entry.listed
+            else:
+                look(entry.listed.contests[view], 0, halt or entry.listed)
 
     def cached_tokens(self, waiter: Waiter) -> int:
         """Count the tokens in whole cached pages at the start of what `waiter` waits for. O(branches above it)."""
@@ -95,18 +121,6 @@ class Waiters:
             for each in branch.up():
                 each.num_leaders -= 1
         self._announce(self._pruned(branch))
-
-    def set_aside(self, waiter: Waiter) -> None:
-        """Keep `waiter` from being found by `first`."""
-        assert waiter.branch is not None
-        waiter.entries = [None, None]
-        self._announce(waiter.branch)
-
-    def put_back(self, waiter: Waiter) -> None:
-        """Undo `set_aside`."""
-        assert waiter.branch is not None
-        self._list(waiter)
-        self._announce(waiter.branch)
 
     # --- what the tree reports
 
@@ -346,11 +360,14 @@ class Waiters:
                 return
 
     def _tell(self, branch: Branch, view: int, first: Waiter) -> None:
-        key: tuple[tuple[int, ...] | int, ...] = first.age if view == AGE else first.rank
-        if not branch.is_reached:
+        key: Key = first.age if view == AGE else first.rank
+        if branch.is_reached:
+            self._contests[view].add(_key_at(branch, view, key), branch, first)
+        else:
             assert branch.parent is not None
             branch.parent.contests[view].add(key, branch, first)
-            return
-        if view == RANK:
-            key = (first.rank[0], -branch.cached, first.rank[1])
-        self._contests[view].add(key, branch, first)
+
+
+def _key_at(halt: Branch, view: int, key: Key) -> Key:
+    """Turn a key among those with equally much cached into one among all."""
+    return key if view == AGE else (key[0], -halt.cached, key[1])

@@ -8,7 +8,7 @@ from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
 from .fit import lease_if_fits
-from .policy import is_overdue, next_request
+from .policy import in_order, is_overdue
 from .request import Running
 from .state import State
 
@@ -29,24 +29,30 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         return
     queue.drop_leaders(now_s=now_s)
     lefts = sorted(running.prefill_left_tokens for running in state.running.values() if running.prefill_left_tokens)
+    tried: set[str] = set()
     num_vain = 0
-    while state.free_rows and num_vain < LOOK and (request := next_request(state, now_s=now_s)) is not None:
+    order = in_order(state, now_s=now_s)
+    while state.free_rows and num_vain < LOOK:
+        request = next((each for each in order if each.request_id not in tried), None)
+        if request is None:
+            return
+        tried.add(request.request_id)
         must_go = is_overdue(state, request, now_s=now_s)
         left_tokens = request.num_tokens - queue.matched_tokens(request)
         # Those with no more left are served first; what is left of the budget for this request?
-        has_share = must_go or sum(lefts[: bisect_right(lefts, left_tokens)]) < budget_tokens
-        running = lease_if_fits(state, request) if has_share else None
+        if not must_go and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
+            num_vain += 1
+            continue
+        running = lease_if_fits(state, request)
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
             insort(lefts, running.prefill_left_tokens)
-            continue
-        if has_share:
+        else:
+            num_vain += 1
             request.num_skips += 1
             if must_go or request.num_skips > MAX_SKIPS:
-                break
-        queue.set_aside(request)
-        num_vain += 1
-    queue.put_back()
+                return
+        order = in_order(state, now_s=now_s)
 
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:

@@ -6,7 +6,9 @@ Any such order computes every shared prefix once where the pool holds the longes
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from radix.node import TOKEN_BYTES
 
 from .request import Request
 
@@ -34,8 +36,8 @@ class Elevator:
         if is_taken:
             self._last = stop
 
-    def first(self, shared_tokens: Callable[[Request], int | None]) -> Request | None:
-        """Find the next request of the highest priority that need not wait.
+    def in_order(self, shared_tokens: Callable[[Request], int | None]) -> Iterator[Request]:
+        """Give the requests that need not wait, those of the highest priority first, in the order of the sweep.
 
         `shared_tokens` counts the first tokens of a request such that all who share them must wait, or is None.
         """
@@ -43,23 +45,21 @@ class Elevator:
         while start < len(self._stops):
             end = bisect_left(self._stops, (self._stops[start][0] + 1, "", b"", 0), start)
             turn = bisect_left(self._stops, self._last, start, end) if self._last else start
-            found = self._first_in(turn, end, shared_tokens) or self._first_in(start, turn, shared_tokens)
-            if found is not None:
-                return found
+            yield from self._between(turn, end, shared_tokens)
+            yield from self._between(start, turn, shared_tokens)
             start = end
-        return None
 
-    def _first_in(self, start: int, end: int, shared_tokens: Callable[[Request], int | None]) -> Request | None:
+    def _between(self, start: int, end: int, shared_tokens: Callable[[Request], int | None]) -> Iterator[Request]:
         while start < end:
             priority, namespace, key, arrival = self._stops[start]
             request = self._requests[arrival]
             shared = shared_tokens(request)
+            start += 1
             if shared is None:
-                return request
-            prefix = key[: 4 * shared]
-            behind = (priority, namespace, prefix)
-            start = bisect_left(self._stops, True, start + 1, end, key=lambda stop: _is_behind(stop, behind))
-        return None
+                yield request
+            else:
+                behind = (priority, namespace, key[: TOKEN_BYTES * shared])
+                start = bisect_left(self._stops, True, start, end, key=lambda stop: _is_behind(stop, behind))
 
 
 def _stop(request: Request) -> _Stop:

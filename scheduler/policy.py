@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .request import Request
 from .state import State
 
 
-def next_request(state: State, *, now_s: float) -> Request | None:
-    """Find the request to try, of those that need not wait for a page that is being computed for another.
+def in_order(state: State, *, now_s: float) -> Iterator[Request]:
+    """Give those that need not wait for a page that is being computed for another, first to be tried first.
 
     `longest-prefix`: longest cached prefix first, in whole pages; `fcfs`: in order of arrival; both within a priority,
-    the higher one first. But a request that is overdue goes before all that are not, the retracted ones first, then by
-    age. `depth-first`: one sweep after another over the prompts in the order of their tokens.
+    the higher one first. But requests that are overdue go before all that are not, the retracted ones first, then by
+    age. `depth-first`: one sweep after another over the prompts in the order of their tokens. An overdue request comes
+    twice. Nothing may change while this is read.
     """
-    eldest = state.waiting.eldest()
-    if eldest is not None and is_overdue(state, eldest, now_s=now_s):
-        return eldest
-    return state.waiting.first()
+    for request in state.waiting.by_age():
+        if not is_overdue(state, request, now_s=now_s):
+            break
+        yield request
+    yield from state.waiting.by_policy()
 
 
 def is_overdue(state: State, request: Request, *, now_s: float) -> bool:

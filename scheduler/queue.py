@@ -41,7 +41,6 @@ class Queue:
         self._requests: dict[str, Request] = {}
         self._of_waiter: dict[Waiter, Request] = {}
         self._waiters: dict[str, Waiter] = {}
-        self._aside: dict[str, Request] = {}
         self._leaders: dict[str, Leader] = {}
         self._overtaking = Overtaking()
         self._elevator = Elevator() if policy == "depth-first" else None
@@ -112,7 +111,6 @@ class Queue:
     def _remove(self, request: Request, *, is_taken: bool) -> None:
         waiter = self._waiters.pop(request.request_id)
         del self._requests[request.request_id], self._of_waiter[waiter]
-        self._aside.pop(request.request_id, None)
         self._index.leave(waiter)
         if self._elevator:
             self._elevator.remove(request, is_taken=is_taken)
@@ -124,26 +122,18 @@ class Queue:
 
     # --- order
 
-    def first(self) -> Request | None:
-        """Find the request that the policy tries first, of those that need not wait for a leader's page."""
+    def by_policy(self) -> Iterator[Request]:
+        """Give the requests that need not wait for a leader's page, in the policy's order.
+
+        O(log waiting) for each taken; nothing may change in between.
+        """
         if self._elevator is not None:
-            return self._elevator.first(self._shared_tokens)
-        return self._found(self._index.first(RANK))
+            return self._elevator.in_order(self._shared_tokens)
+        return map(self._of_waiter.__getitem__, self._index.in_order(RANK))
 
-    def eldest(self) -> Request | None:
-        """Find the retracted request that came first, else the one that came first, of those that need not wait."""
-        return self._found(self._index.first(AGE))
-
-    def set_aside(self, request: Request) -> None:
-        """Keep a request from being found until `put_back`."""
-        self._aside[request.request_id] = request
-        self._index.set_aside(self._waiters[request.request_id])
-
-    def put_back(self) -> None:
-        """Let those that were set aside be found again."""
-        for request_id in self._aside:
-            self._index.put_back(self._waiters[request_id])
-        self._aside.clear()
+    def by_age(self) -> Iterator[Request]:
+        """Give the same requests in the order in which they came, after those that were retracted."""
+        return map(self._of_waiter.__getitem__, self._index.in_order(AGE))
 
     def matched_tokens(self, request: Request) -> int:
         """Count the tokens in whole cached pages that the request would find."""
@@ -157,15 +147,10 @@ class Queue:
     def _index(self) -> Waiters:
         return self._cache.tree.waiters
 
-    def _found(self, waiter: Waiter | None) -> Request | None:
-        return self._of_waiter[waiter] if waiter is not None else None
-
     def _rank(self, request: Request) -> tuple[tuple[int, ...], int]:
         if self._policy == "fcfs":
             return (-request.priority, request.arrival), 0
         return (-request.priority,), request.arrival
 
     def _shared_tokens(self, request: Request) -> int | None:
-        if request.request_id in self._aside:
-            return request.prompt_tokens
         return self._index.shared_tokens(self._waiters[request.request_id])

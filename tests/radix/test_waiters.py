@@ -31,7 +31,6 @@ class Place:
     namespace: Namespace
     tokens: Tokens
     waiter: Waiter
-    is_aside: bool = False
 
 
 def enter(cache: PrefixCache, namespace: Namespace, tokens: Tokens, waiter: Waiter) -> Place:
@@ -66,16 +65,6 @@ class WaitersMachine(CacheMachine):
         place = self.places.pop(-1 - pick % len(self.places))
         for _ in range(1 + twice):
             self.cache.tree.waiters.leave(place.waiter)
-
-    @has_waiters
-    @rule(pick=PICK)
-    def set_aside_or_put_back(self, pick: int) -> None:
-        place = self.places[-1 - pick % len(self.places)]
-        if place.waiter.is_leader:
-            return
-        waiters = self.cache.tree.waiters
-        (waiters.put_back if place.is_aside else waiters.set_aside)(place.waiter)
-        place.is_aside = not place.is_aside
 
     @rule(pick=PICK, chance=st.integers(0, 3))
     def lose_a_page(self, pick: int, chance: int) -> None:
@@ -120,12 +109,12 @@ class WaitersMachine(CacheMachine):
                 leader.namespace == place.namespace and leader.tokens[: len(wanted)] == wanted for leader in leaders
             )
             assert waiters.is_following(place.waiter) == is_following
-            if not is_following and not place.is_aside:
+            if not is_following:
                 group, order = place.waiter.rank
                 ranks.append((group, -matched, order, place.waiter))
                 ages.append((place.waiter.age, place.waiter))
-        assert waiters.first(RANK) is (min(ranks)[-1] if ranks else None)
-        assert waiters.first(AGE) is (min(ages)[-1] if ages else None)
+        assert list(waiters.in_order(RANK)) == [waiter for *_, waiter in sorted(ranks)]
+        assert list(waiters.in_order(AGE)) == [waiter for *_, waiter in sorted(ages)]
         self.halts_are_where_cached_parts_end()
 
     def halts_are_where_cached_parts_end(self) -> None:
@@ -199,8 +188,6 @@ def test_a_long_random_life_leaves_every_match_and_the_order_right(page_tokens: 
                 machine.lead(*shape)
             case "leave" if machine.places:
                 machine.leave(pick, twice=False)
-            case "aside" if machine.places:
-                machine.set_aside_or_put_back(pick)
             case "flush":
                 machine.lose_a_page(pick, random.randrange(8))
                 machine.flush(random.randrange(8))
