@@ -8,11 +8,11 @@ from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
 from .fit import lease_if_fits
-from .policy import in_order, is_overdue
+from .policy import in_order
 from .request import Running
 from .state import State
 
-LOOK = 16
+LOOK = 8
 """How many requests are tried in vain in one step."""
 
 MAX_SKIPS = 16
@@ -33,14 +33,13 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
     num_vain = 0
     order = in_order(state, now_s=now_s)
     while state.free_rows and num_vain < LOOK:
-        request = next((each for each in order if each.request_id not in tried), None)
+        request, is_overdue = next((each for each in order if each[0].request_id not in tried), (None, False))
         if request is None:
             return
         tried.add(request.request_id)
-        must_go = is_overdue(state, request, now_s=now_s)
         left_tokens = request.num_tokens - queue.matched_tokens(request)
         # Those with no more left are served first; what is left of the budget for this request?
-        if not must_go and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
+        if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
             continue
         running = lease_if_fits(state, request)
@@ -50,7 +49,7 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         else:
             num_vain += 1
             request.num_skips += 1
-            if must_go or request.num_skips > MAX_SKIPS:
+            if is_overdue or request.num_skips > MAX_SKIPS:
                 return
         order = in_order(state, now_s=now_s)
 

@@ -8,19 +8,20 @@ from .request import Request
 from .state import State
 
 
-def in_order(state: State, *, now_s: float) -> Iterator[Request]:
-    """Give those that need not wait for a page that is being computed for another, first to be tried first.
+def in_order(state: State, *, now_s: float) -> Iterator[tuple[Request, bool]]:
+    """Give those that need not wait for a page that is being computed for another, and whether they are overdue.
 
-    `longest-prefix`: longest cached prefix first, in whole pages; `fcfs`: in order of arrival; both within a priority,
-    the higher one first. But requests that are overdue go before all that are not, the retracted ones first, then by
-    age. `depth-first`: one sweep after another over the prompts in the order of their tokens. An overdue request comes
-    twice. Nothing may change while this is read.
+    First comes who is to be tried first. `longest-prefix`: longest cached prefix first, in whole pages; `fcfs`: in
+    order of arrival; both within a priority, the higher one first. But requests that are overdue go before all that
+    are not, the retracted ones first, then by age. `depth-first`: one sweep after another over the prompts in the order
+    of their tokens. An overdue request comes twice. Nothing may change while this is read.
     """
     for request in state.waiting.by_age():
         if not is_overdue(state, request, now_s=now_s):
             break
-        yield request
-    yield from state.waiting.by_policy()
+        yield request, True
+    for request in state.waiting.by_policy():
+        yield request, False
 
 
 def is_overdue(state: State, request: Request, *, now_s: float) -> bool:
