@@ -20,6 +20,9 @@ __all__ = ["AGE", "RANK", "Waiter", "Waiters"]
 class Waiters:
     """The trie of prefixes that are waited for, one root per namespace.
 
+    `pending_tokens` counts the tokens of whole pages that are to be computed before all have what they wait for: what
+    several want counts once, and also what leaders are computing.
+
     >>> waiters = Waiters(page_tokens=1)
     >>> namespace, tree = Namespace("m", None, ""), Node(None, 0, bytearray(), [], 0)
     >>> first, second = Waiter(((), 1), (1,)), Waiter(((), 2), (2,))
@@ -32,6 +35,7 @@ class Waiters:
         self.page_tokens = page_tokens
         self.roots: dict[Namespace, Branch] = {}
         self.halts: dict[Node, dict[int, Branch]] = {}
+        self.pending_tokens = 0
         self._contests = (Listing(RANK), Listing(AGE))
 
     # --- asking
@@ -234,6 +238,7 @@ class Waiters:
                 del self.halts[branch.place]
         if depth != branch.cached:
             branch.entries = [None, None]
+        self.pending_tokens -= depth - branch.cached
         branch.cached, branch.place = depth, node
         self.halts.setdefault(node, {})[depth] = branch
 
@@ -246,6 +251,7 @@ class Waiters:
                 if not halts:
                     del self.halts[branch.place]
         branch.entries = [None, None]
+        self.pending_tokens += branch.cached - branch.start
         branch.cached, branch.place = branch.start, None
 
     def _retreat(self, branches: Iterable[Branch], node: Node | None, depth: int) -> None:
@@ -279,13 +285,14 @@ class Waiters:
     def _grow(self, parent: Branch, key: bytes) -> Branch:
         branch = Branch(parent, parent.end, bytearray(key), parent.end)
         parent.children[key[: self.page_tokens * TOKEN_BYTES]] = branch
+        self.pending_tokens += branch.end - branch.start
         if parent.is_covered:
             self._reach(branch)
         return branch
 
     def _split(self, lower: Branch, depth: int) -> Branch:
         """Cut `lower` at `depth`: a new branch takes what is above; returns it."""
-        parent, place, cached = lower.parent, lower.place, lower.cached
+        parent, place, cached, pending_tokens = lower.parent, lower.place, lower.cached, self.pending_tokens
         assert parent is not None
         num_bytes = (depth - lower.start) * TOKEN_BYTES
         upper = Branch(parent, lower.start, lower.key[:num_bytes], lower.start, num_leaders=lower.num_leaders)
@@ -301,6 +308,7 @@ class Waiters:
             while end <= place.start and place.parent is not None:
                 place = place.parent
             self._place(upper, place, end)
+        self.pending_tokens = pending_tokens
         self._announce(lower)
         return upper
 
@@ -310,6 +318,7 @@ class Waiters:
             parent = branch.parent
             del parent.children[self._first_page(branch)]
             self._unplace(branch)
+            self.pending_tokens -= branch.end - branch.start
             branch = parent
         if branch.parent is None:
             if not branch.members and not branch.children:
@@ -322,7 +331,7 @@ class Waiters:
     def _join(self, upper: Branch) -> Branch:
         """Undo a split: the one child of `upper` takes in what is above it; returns that child."""
         (lower,) = upper.children.values()
-        parent, place, cached = upper.parent, upper.place, upper.cached
+        parent, place, cached, pending_tokens = upper.parent, upper.place, upper.cached, self.pending_tokens
         assert parent is not None
         self._unplace(upper)
         if lower.is_reached:
@@ -334,6 +343,7 @@ class Waiters:
         parent.children[self._first_page(lower)] = lower
         if place is not None:
             self._place(lower, place, cached)
+        self.pending_tokens = pending_tokens
         return lower
 
     def _first_page(self, branch: Branch) -> bytes:

@@ -42,7 +42,7 @@ class Queue:
         self._of_waiter: dict[Waiter, Request] = {}
         self._waiters: dict[str, Waiter] = {}
         self._leaders: dict[str, Leader] = {}
-        self._overtaking = Overtaking()
+        self._tokens_taken, self._requests_taken = Overtaking(), Overtaking()
         self._elevator = Elevator() if policy == "depth-first" else None
 
     def __len__(self) -> int:
@@ -85,7 +85,8 @@ class Queue:
         request, lease = running.request, running.lease
         self._remove(request, is_taken=True)
         oldest = next(iter(self._requests.values()), request).arrival
-        self._overtaking.add(request.arrival, running.target_tokens - lease.cached_tokens, oldest=oldest)
+        self._tokens_taken.add(request.arrival, running.target_tokens - lease.cached_tokens, oldest=oldest)
+        self._requests_taken.add(request.arrival, 1, oldest=oldest)
         num_tokens = running.target_tokens // self._cache.page_tokens * self._cache.page_tokens
         if num_tokens > lease.position.depth:
             waiter = Waiter(rank=self._rank(request), age=(0, request.arrival), is_leader=True)
@@ -139,9 +140,18 @@ class Queue:
         """Count the tokens in whole cached pages that the request would find."""
         return self._index.cached_tokens(self._waiters[request.request_id])
 
+    @property
+    def pending_tokens(self) -> int:
+        """Tokens to compute for those that wait and those that they follow; what they share counts once."""
+        return self._index.pending_tokens
+
     def overtaken_tokens(self, request: Request) -> int:
         """Count what was to be computed for requests that came later and got a row earlier."""
-        return self._overtaking.later_than(request.arrival)
+        return self._tokens_taken.later_than(request.arrival)
+
+    def overtaken_requests(self, request: Request) -> int:
+        """Count the requests that came later and got a row earlier."""
+        return self._requests_taken.later_than(request.arrival)
 
     @property
     def _index(self) -> Waiters:

@@ -126,6 +126,7 @@ class WaitersMachine(CacheMachine):
         for node, depth, _ in reached:
             assert node.start < depth <= node.end
             assert not node.is_detached
+        assert waiters.pending_tokens == sum(branch.end - branch.cached for branch in branches)
         for branch in branches:
             assert branch.parent is None or branch.members or len(branch.children) > 1, "a chain was not joined"
             num_leaders = sum(waiter.is_leader for each in branch.walk() for waiter in each.members)
