@@ -60,12 +60,16 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What to generate from, ready to be submitted. `sample` counts several answers to the same prompt."""
+    """What to generate from, ready to be submitted; `sample` counts several answers to the same prompt.
+
+    Of waiting requests those with the higher `priority` go first, for a while.
+    """
 
     token_ids: list[int]
     sampling: SamplingParams
     request_id: str
     salt: str = ""
+    priority: int = 0
     sample: int = 0
 
     def samples(self, n: int) -> list[Prompt]:

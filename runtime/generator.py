@@ -154,6 +154,7 @@ class Generator:
             token_ids=ids_to_bytes(prompt.token_ids),
             sampling=prompt.sampling,
             salt=prompt.salt,
+            priority=prompt.priority,
         )
         open_request = await self.client.open(submit)
         return Generation(prompt, open_request, self.client, self.tokenizer, times)

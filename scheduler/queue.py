@@ -65,7 +65,9 @@ class Queue:
     # --- coming and going
 
     def add(self, request: Request) -> None:
-        """Queue a request: a new one, or one that was retracted. O(its tokens)."""
+        """Queue a request: a new one, or one that was retracted and so leads nobody any more. O(its tokens)."""
+        if (leader := self._leaders.pop(request.request_id, None)) is not None:
+            self._index.leave(leader.waiter)
         page_tokens = self._cache.page_tokens
         waiter = Waiter(rank=self._rank(request), age=(int(not request.num_retractions), request.arrival))
         num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens

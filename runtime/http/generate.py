@@ -19,7 +19,7 @@ from wire.sampling import SamplingParams
 from .errors import json_response
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import OwnNames, checked_rid, read_num_samples, read_salt, read_sampling
+from .sampling import OwnNames, checked_rid, read_num_samples, read_priority, read_salt, read_sampling
 from .sse import merged, respond
 from .structured import read_grammar
 
@@ -187,7 +187,7 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
     chosen_ids = _read_chosen_ids(fields, num_items)
-    salt = read_salt(fields)
+    salt, priority = read_salt(fields), read_priority(fields)
     # One object may stand for all prompts, and hold much: it is read once.
     own = {id(each): each for each in sampling_fields}
     wishes = {key: _read_wish(front, each) for key, each in own.items()}
@@ -202,7 +202,7 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
                 logprob_ids=chosen_ids[i],
                 prompt_logprobs_from=None if starts[i] == -1 else starts[i],
             )
-        prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt)
+        prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt, priority=priority)
         prompts += prompt.samples(num_samples)
     return prompts
 

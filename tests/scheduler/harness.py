@@ -40,12 +40,15 @@ class Harness:
         max_new_tokens: int | None = 4,
         stop_token_ids: tuple[int, ...] = (),
         salt: str = "",
+        priority: int = 0,
         **more: Any,  # noqa: ANN401 - sampling parameters of any type
     ) -> None:
         sampling = SamplingParams(
             max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids, **more
         )
-        message = messages.Submit(request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt)
+        message = messages.Submit(
+            request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt, priority=priority
+        )
         self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
 
     def send_plan(self) -> StepPlan | None:

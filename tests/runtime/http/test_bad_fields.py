@@ -76,6 +76,8 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, {"text": "x", "return_logprob": True, "top_logprobs_num": 21}, "logprobs", "20"),
     (GENERATE, {"text": "x", "return_logprob": True, "top_logprobs_num": -1}, "logprobs", "0"),
     (GENERATE, {"text": "x", "cache_salt": 5}, "cache_salt", "a string"),
+    (GENERATE, {"text": "x", "priority": 1001}, "priority", "[-1000, 1000]"),
+    (GENERATE, {"text": "x", "priority": "high"}, "priority", "an integer"),
     (GENERATE, {"text": "x", "image_data": "http://x/y.png"}, "image_data", "not supported"),
     (GENERATE, {"text": "x", "lora_path": "adapter"}, "lora_path", "not supported"),
     (GENERATE, _sampling(max_new_tokens=-1), "max_new_tokens", "at least 0"),
