@@ -69,7 +69,7 @@ class OrderMachine(SchedulerMachine):
         )
 
 
-OrderMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+OrderMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 test_the_order_is_that_of_the_definition = OrderMachine.TestCase
 
 
