@@ -16,9 +16,13 @@ class SchedulerConfig:
     prefill_tokens: int = flag(8192, "Prompt tokens computed in one step, at most.")
     decode_step_ms: int = flag(100, "Time a step may take while rows decode; prefill gets what is left of it.")
     prefill_step_ms: int = flag(500, "Time a step may take while nothing decodes.")
-    policy: str = flag("longest-prefix", "Queue order.", choices=("longest-prefix", "fcfs", "depth-first"))
-    overtake_tokens: int = flag(65536, "Prompt tokens of later requests that may be computed before a waiting one.")
-    overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one.")
+    policy: str = flag(
+        "longest-prefix", "Queue order; depth-first suits batches.", choices=("longest-prefix", "fcfs", "depth-first")
+    )
+    overtake_tokens: int = flag(
+        65536, "Prompt tokens of later requests that may be computed before a waiting one, at most."
+    )
+    overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one, at most.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")
 
     def __post_init__(self) -> None:
