@@ -7,7 +7,7 @@ from bisect import bisect_right, insort
 from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
-from .fit import lease_if_fits
+from .fit import can_fit, lease_if_fits
 from .policy import in_order
 from .request import Running
 from .state import State
@@ -37,12 +37,13 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         if request is None:
             return
         tried.add(request.request_id)
-        left_tokens = request.num_tokens - queue.matched_tokens(request)
+        matched_tokens = queue.matched_tokens(request)
+        left_tokens = request.num_tokens - matched_tokens
         # Those with no more left are served first; what is left of the budget for this request?
         if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
             continue
-        running = lease_if_fits(state, request)
+        running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
             insort(lefts, running.prefill_left_tokens)

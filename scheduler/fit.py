@@ -45,3 +45,11 @@ def _expected_pages(state: State, request: Request) -> int:
 
 def _pages_of(state: State, num_tokens: int) -> int:
     return -(-num_tokens // state.cache.page_tokens)
+
+
+def can_fit(state: State, request: Request, *, matched_tokens: int) -> bool:
+    """Whether a lease is worth a try: false only where `lease_if_fits` would find too few pages. O(running)."""
+    if not state.running:
+        return True
+    needed = _expected_pages(state, request) - matched_tokens // state.cache.page_tokens + _promised_pages(state)
+    return needed <= state.cache.free_pages + state.cache.evictable_pages
