@@ -1,10 +1,11 @@
-"""Admission: which waiting requests get a row in this step, and the pages that must be left for those that run."""
+"""Admission: which waiting requests get a row in this step."""
 
 from __future__ import annotations
 
 from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
+from .fit import lease_if_fits
 from .policy import in_order, is_overdue, may_go, refresh_match
 from .request import Request, Running
 from .state import State
@@ -27,7 +28,7 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
             continue
         if not may_go(state, request, prefilling, now_s=now_s):
             continue
-        running = _lease(state, request)
+        running = lease_if_fits(state, request)
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
             prefilling.append(running)
@@ -41,47 +42,6 @@ def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
     """Prefill tokens of running requests that have no more left than this: they are served first."""
     lefts = (running.prefill_left_tokens for running in prefilling)
     return sum(left for left in lefts if left <= left_tokens)
-
-
-def _lease(state: State, request: Request) -> Running | None:
-    """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had."""
-    known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
-    if state.running:
-        needed = _expected_pages(state, request) - len(lease.page_ids) + _promised_pages(state)
-    else:
-        needed = _pages_of(state, known + 1) - len(lease.page_ids)
-    if needed > state.cache.free_pages + state.cache.evictable_pages:
-        state.cache.release(lease, request.token_ids[:0])
-        return None
-    return Running(
-        request=request,
-        row=state.free_rows.pop(),
-        lease=lease,
-        target_tokens=known,
-        computed_tokens=lease.cached_tokens,
-        planned_tokens=lease.cached_tokens,
-        planned_samples=request.output_tokens,
-    )
-
-
-def _promised_pages(state: State) -> int:
-    """Pages that running requests are expected to need beyond those that they have."""
-    lacks = (
-        _expected_pages(state, running.request) - len(running.lease.page_ids) for running in state.running.values()
-    )
-    return sum(lack for lack in lacks if lack > 0)
-
-
-def _expected_pages(state: State, request: Request) -> int:
-    expected = state.output_length.expected_tokens(
-        max_new_tokens=request.max_new_tokens, num_retractions=request.num_retractions
-    )
-    return _pages_of(state, max(request.num_tokens, request.prompt_tokens + expected))
-
-
-def _pages_of(state: State, num_tokens: int) -> int:
-    return -(-num_tokens // state.cache.page_tokens)
 
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:
