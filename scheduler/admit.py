@@ -7,7 +7,7 @@ from wire.messages import Admission, Reuse, ids_to_bytes
 from .draft import Draft
 from .fit import lease_if_fits
 from .policy import in_order, is_overdue, may_go, refresh_match
-from .request import Request, Running
+from .request import Running
 from .state import State
 
 MAX_SKIPS = 16
