@@ -67,10 +67,10 @@ class Request:
         reusable = self.num_tokens - 1
         return reusable if self.next_logprob is None else min(reusable, self.next_logprob - 1)
 
-    def append(self, token_id: int) -> None:
-        """Take one output token."""
-        self.buffer[self.num_tokens] = token_id
-        self.num_tokens += 1
+    @property
+    def end_tokens(self) -> int:
+        """Prompt and output together, at most."""
+        return len(self.buffer)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +80,10 @@ class Running:
     # token ids:  [ computed: its step has retired | planned, in flight | to prefill, or unknown yet )
     #             0                        computed_tokens      planned_tokens        target_tokens
 
-    `target_tokens` is what was known at admission: prefill up to there, decode beyond. `planned_samples` counts output
-    tokens of the whole request, those in flight included. Once `is_live` is false its results are dropped.
+    `target_tokens` is what was known at admission: prefill up to there, decode beyond, up to `last_tokens`: the last
+    token of an output is never computed. `page_end_tokens` is where the page ends that holds the last of the target.
+    `promised_pages` are those that it's expected to need beyond what it has. Once `is_live` is false its results are
+    dropped.
     """
 
     request: Request
@@ -90,15 +92,12 @@ class Running:
     target_tokens: int
     computed_tokens: int
     planned_tokens: int
-    planned_samples: int
+    last_tokens: int
+    page_end_tokens: int
+    promised_pages: int
     is_live: bool = True
 
     @property
     def prefill_left_tokens(self) -> int:
         """Tokens to prefill that are not planned yet."""
         return max(0, self.target_tokens - self.planned_tokens)
-
-    @property
-    def wants_decode(self) -> bool:
-        """Whether the next step may compute one token for it."""
-        return self.planned_tokens >= self.target_tokens and self.planned_samples < self.request.max_new_tokens
