@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radix.cache import OutOfPages, PageId
@@ -24,7 +25,22 @@ class Draft:
     work: Work = field(default_factory=Work)
 
 
-def extend(state: State, draft: Draft, running: Running, num_tokens: int) -> list[PageId] | None:
+def extend_each(state: State, draft: Draft, growing: list[Running]) -> None:
+    """Give each of these decoding rows its next page, the oldest first where pages run short."""
+    try:
+        pages = state.cache.extend_each([running.lease for running in growing])
+    except OutOfPages:
+        for running in sorted(growing, key=lambda each: each.request.arrival):
+            own = extend(state, draft, running, running.planned_tokens + 1) if running.is_live else None
+            if own:
+                draft.grown.append((running, own[0]))
+        return
+    draft.grown += zip(growing, pages, strict=True)
+    for running in growing:
+        promise(state, running)
+
+
+def extend(state: State, draft: Draft, running: Running, num_tokens: int) -> Sequence[PageId] | None:
     """Give `running` pages for `num_tokens`, retracting others or at last itself; None when it was retracted."""
     while True:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .output_length import Estimate
 from .request import Request, Running
 from .state import State
 
@@ -14,7 +15,8 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     """
     known = request.num_tokens
     lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
-    expected_pages = _expected_pages(state, request)
+    lengths = state.output_length.of(request.namespace)
+    expected_pages = _expected_pages(state, request, lengths)
     if state.running:
         needed = expected_pages - len(lease.page_ids) + state.promised_pages
     else:
@@ -29,8 +31,9 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
         target_tokens=known,
         computed_tokens=lease.cached_tokens,
         planned_tokens=lease.cached_tokens,
-        last_tokens=request.end_tokens - 1,
+        last_tokens=len(request.buffer) - 1,
         page_end_tokens=_pages_of(state, known) * state.cache.page_tokens,
+        lengths=lengths,
         promised_pages=expected_pages - len(lease.page_ids),
     )
     state.promised_pages += running.promised_pages
@@ -40,16 +43,16 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
 
 def promise(state: State, running: Running) -> None:
     """Estimate again, after it got pages, how many more a running request will need: what goes on tends to go on."""
-    promised_pages = max(0, _expected_pages(state, running.request) - len(running.lease.page_ids))
+    expected_pages = _expected_pages(state, running.request, running.lengths)
+    promised_pages = max(0, expected_pages - len(running.lease.page_ids))
     state.promised_pages += promised_pages - running.promised_pages
     running.promised_pages = promised_pages
 
 
-def _expected_pages(state: State, request: Request) -> int:
+def _expected_pages(state: State, request: Request, lengths: Estimate) -> int:
     """Pages for prompt and expected output; the last token of an output needs no place."""
-    expected = state.output_length.expected_tokens(
-        request.namespace,
-        output_tokens=request.output_tokens,
+    expected = lengths.expected_tokens(
+        output_tokens=request.num_tokens - request.prompt_tokens,
         max_new_tokens=request.max_new_tokens,
         num_retractions=request.num_retractions,
     )

@@ -8,6 +8,7 @@ going on there, so it says nothing of where it would have ended.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -40,13 +41,16 @@ _LAST_TOKENS: Weights = np.exp2(np.arange(1, _NUM_BINS + 1) / _BINS_PER_OCTAVE)
 """The upper end of each bin, in tokens."""
 
 
+_BOUNDS: list[float] = _LAST_TOKENS[:-1].tolist()
+
+
 def _bin_of(num_tokens: int) -> int:
-    """The bin (last, last] that holds a length.
+    """The bin that holds a length.
 
     >>> [_bin_of(n) for n in (0, 1, 2, 3, 1 << 30)]
     [0, 0, 7, 12, 159]
     """
-    return min(max(0, math.ceil(_BINS_PER_OCTAVE * math.log2(max(num_tokens, 1))) - 1), _NUM_BINS - 1)
+    return bisect_left(_BOUNDS, num_tokens)
 
 
 @dataclass(slots=True)
@@ -94,12 +98,23 @@ def _scale_free() -> Lengths:
 
 
 @dataclass(slots=True)
-class _Known:
-    """A namespace's lengths with the table of quantiles made from them, and the weight of what came since."""
+class Estimate:
+    """One namespace's lengths with the table of quantiles made from them, and the number of those that came since."""
 
     lengths: Lengths
     quantiles: list[int]
-    num_new: float = 0.0
+    num_new: int = 0
+
+    def expected_tokens(self, *, output_tokens: int, max_new_tokens: int, num_retractions: int) -> int:
+        """The whole length to plan for when `output_tokens` have come, at most `max_new_tokens`. O(1).
+
+        What is still to come is doubled with every retraction, so that none is readmitted in vain.
+        """
+        more = self.quantiles[bisect_left(_BOUNDS, output_tokens)] - output_tokens
+        if more < 1:
+            more = 1
+        expected = output_tokens + (more << num_retractions if num_retractions else more)
+        return expected if expected < max_new_tokens else max_new_tokens
 
 
 @dataclass(slots=True)
@@ -107,35 +122,28 @@ class OutputLength:
     """Expected output lengths per namespace; one that is new begins with what all together have shown."""
 
     _all: Lengths = field(default_factory=Lengths)
-    _known: OrderedDict[Hashable, _Known] = field(default_factory=OrderedDict)
+    _estimates: OrderedDict[Hashable, Estimate] = field(default_factory=OrderedDict)
 
     def observe(self, namespace: Hashable, output_tokens: int, *, is_cut: bool) -> None:
         """Learn from one output: `is_cut` when it would have gone on."""
         self._all.observe(output_tokens, is_cut=is_cut)
-        known = self._known_of(namespace)
-        known.lengths.observe(output_tokens, is_cut=is_cut)
-        known.num_new += 1.0
-        if known.num_new > _STALE_SHARE * known.lengths.weight:
-            known.quantiles = known.lengths.with_prior(self._all.with_prior(_scale_free())).quantiles()
-            known.num_new = 0.0
+        estimate = self.of(namespace)
+        estimate.lengths.observe(output_tokens, is_cut=is_cut)
+        estimate.num_new += 1
+        if estimate.num_new > _STALE_SHARE * estimate.lengths.weight:
+            estimate.quantiles = estimate.lengths.with_prior(self._prior()).quantiles()
+            estimate.num_new = 0
 
-    def expected_tokens(
-        self, namespace: Hashable, *, output_tokens: int, max_new_tokens: int, num_retractions: int
-    ) -> int:
-        """The whole length to plan for when `output_tokens` have come, at most `max_new_tokens`. O(1).
-
-        What is still to come is doubled with every retraction, so that none is readmitted in vain.
-        """
-        expected = self._known_of(namespace).quantiles[_bin_of(output_tokens)]
-        more = max(1, expected - output_tokens) << min(num_retractions, 20)
-        return min(max_new_tokens, output_tokens + more)
-
-    def _known_of(self, namespace: Hashable) -> _Known:
-        known = self._known.get(namespace)
-        if known is None:
-            if len(self._known) >= MAX_NAMESPACES:
-                self._known.popitem(last=False)
-            known = self._known[namespace] = _Known(Lengths(), self._all.with_prior(_scale_free()).quantiles())
+    def of(self, namespace: Hashable) -> Estimate:
+        """The estimate of a namespace; it goes on learning for as long as it is among those remembered."""
+        estimate = self._estimates.get(namespace)
+        if estimate is None:
+            if len(self._estimates) >= MAX_NAMESPACES:
+                self._estimates.popitem(last=False)
+            estimate = self._estimates[namespace] = Estimate(Lengths(), self._prior().quantiles())
         else:
-            self._known.move_to_end(namespace)
-        return known
+            self._estimates.move_to_end(namespace)
+        return estimate
+
+    def _prior(self) -> Lengths:
+        return self._all.with_prior(_scale_free())

@@ -9,7 +9,7 @@ from wire.messages import TOKEN_BYTES, Chunk, PageCopy, StepPlan, ids_to_bytes
 
 from .admit import admit
 from .cost import Work
-from .draft import Draft, extend
+from .draft import Draft, extend, extend_each
 from .request import Running
 from .state import Sent, State
 
@@ -33,17 +33,11 @@ def plan(state: State, *, now_s: float) -> StepPlan | None:
 
 
 def _grow_decoding(state: State, draft: Draft) -> None:
-    """A page for every decoding row whose next token begins one, oldest first; retracts rows while pages run short."""
+    """A page for every decoding row whose next token begins one."""
     page_tokens = state.cache.page_tokens
     growing = [running for running in state.decoding.values() if not running.planned_tokens % page_tokens]
-    for running in sorted(growing, key=_by_age):
-        pages = extend(state, draft, running, running.planned_tokens + 1) if running.is_live else None
-        if pages:
-            draft.grown.append((running, pages[0]))
-
-
-def _by_age(running: Running) -> int:
-    return running.request.arrival
+    if growing:
+        extend_each(state, draft, growing)
 
 
 def _prefill_budget_s(state: State, draft: Draft) -> float:

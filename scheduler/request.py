@@ -12,6 +12,8 @@ from radix.cache import Lease, Namespace
 from wire.messages import Reuse
 from wire.sampling import SamplingParams
 
+from .output_length import Estimate
+
 ClientId = NewType("ClientId", bytes)
 TokenIds = npt.NDArray[np.int32]
 
@@ -67,11 +69,6 @@ class Request:
         reusable = self.num_tokens - 1
         return reusable if self.next_logprob is None else min(reusable, self.next_logprob - 1)
 
-    @property
-    def end_tokens(self) -> int:
-        """Prompt and output together, at most."""
-        return len(self.buffer)
-
 
 @dataclass(slots=True, eq=False)
 class Running:
@@ -82,8 +79,8 @@ class Running:
 
     `target_tokens` is what was known at admission: prefill up to there, decode beyond, up to `last_tokens`: the last
     token of an output is never computed. `page_end_tokens` is where the page ends that holds the last of the target.
-    `promised_pages` are those that it's expected to need beyond what it has. Once `is_live` is false its results are
-    dropped.
+    `promised_pages` are those that it's expected to need beyond what it has, by the estimate `lengths`. Once `is_live`
+    is false its results are dropped.
     """
 
     request: Request
@@ -94,6 +91,7 @@ class Running:
     planned_tokens: int
     last_tokens: int
     page_end_tokens: int
+    lengths: Estimate
     promised_pages: int
     is_live: bool = True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from wire.messages import (
@@ -26,14 +25,6 @@ from .state import Reply, Sent, State
 
 class OutOfStep(Exception):
     """A result that is not of the oldest plan in flight."""
-
-
-@dataclass(slots=True)
-class _Columns:
-    """Tokens of one step for one client, of requests that asked for nothing else."""
-
-    request_ids: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
 
 
 def settle(state: State, result: StepResult) -> list[Reply]:
@@ -72,10 +63,9 @@ def settle(state: State, result: StepResult) -> list[Reply]:
 
 def _decoded(state: State, sent: Sent, sampled: Iterator[tuple[int, bytes]], broken: dict[int, str]) -> list[Reply]:
     """One more token for each decoding row: as columns, or by itself with its logprobs; then the ends."""
-    columns: dict[ClientId, _Columns] = defaultdict(_Columns)
+    columns: dict[ClientId, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
     single: list[Reply] = []
     ends: list[Reply] = []
-    num_tokens = 0
     # The one loop over all rows of every step: what is rare stands behind one comparison each.
     for running, (token_id, logprob) in zip(sent.decodes, sampled, strict=False):
         if not running.is_live:
@@ -84,25 +74,25 @@ def _decoded(state: State, sent: Sent, sampled: Iterator[tuple[int, bytes]], bro
         if broken and running.row in broken:
             ends.append(end(state, request, "broken", message=broken[running.row]))
             continue
-        running.computed_tokens += 1
-        if running.computed_tokens == running.page_end_tokens:
-            state.cache.commit(running.lease, request.token_ids[: running.computed_tokens])
-        request.buffer[request.num_tokens] = token_id
-        request.num_tokens += 1
-        num_tokens += 1
+        # The token just computed was the last one known, so the new one comes right behind it.
+        running.computed_tokens = known = running.computed_tokens + 1
+        if known == running.page_end_tokens:
+            state.cache.commit(running.lease, request.token_ids)
+        request.buffer[known] = token_id
+        request.num_tokens = known + 1
         if logprob:
             single.append(_token(request, token_id, logprob))
         else:
-            told = columns[request.client]
-            told.request_ids.append(request.request_id)
-            told.token_ids.append(token_id)
-        if token_id in request.stop_token_ids or request.num_tokens == request.end_tokens:
+            request_ids, told_ids = columns[request.client]
+            request_ids.append(request.request_id)
+            told_ids.append(token_id)
+        if known == running.last_tokens or token_id in request.stop_token_ids:
             ends.append(_end(state, request, token_id))
-    state.counters.output_tokens_total += num_tokens
     together = [
-        Reply(client, StepTokens(request_ids=tuple(told.request_ids), token_ids=ids_to_bytes(told.token_ids)))
-        for client, told in columns.items()
+        Reply(client, StepTokens(request_ids=tuple(request_ids), token_ids=ids_to_bytes(told_ids)))
+        for client, (request_ids, told_ids) in columns.items()
     ]
+    state.counters.output_tokens_total += len(single) + sum(len(told_ids) for _, told_ids in columns.values())
     return together + single + ends
 
 
@@ -131,7 +121,7 @@ def _first_token(state: State, request: Request, token_id: int, logprob: bytes) 
     request.num_tokens += 1
     state.counters.output_tokens_total += 1
     replies = [_token(request, token_id, logprob, reuse=reuse)]
-    if token_id in request.stop_token_ids or request.num_tokens == request.end_tokens:
+    if token_id in request.stop_token_ids or request.num_tokens == len(request.buffer):
         replies.append(_end(state, request, token_id))
     return replies
 
