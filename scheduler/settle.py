@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import chain, repeat
 
 from wire.messages import (
@@ -20,7 +20,7 @@ from wire.messages import (
 
 from .leave import end
 from .request import ClientId, Request, Running
-from .state import Reply, Sent, State
+from .state import Reply, State
 
 
 class OutOfStep(Exception):
@@ -41,11 +41,12 @@ def settle(state: State, result: StepResult) -> list[Reply]:
     state.counters.runner_busy_s_total += result.elapsed_s
     state.cost.observe(sent.work, elapsed_s=result.elapsed_s)
     broken = {row.row: row.message for row in result.broken}
-    sampled = zip(bytes_to_ids(result.token_ids), chain(result.logprobs, repeat(b"")), strict=False)
-    replies = _decoded(state, sent, sampled, broken)
+    token_ids = iter(bytes_to_ids(result.token_ids))
+    logprobs = chain(result.logprobs, repeat(b""))
+    replies = _decoded(state, zip(sent.decodes, token_ids, logprobs, strict=False), broken)
     scored = {scored.row: scored for scored in result.prompt_logprobs}
     for running, chunk in sent.chunks:
-        token = next(sampled) if chunk.is_sampled else None
+        token = (next(token_ids), next(logprobs)) if chunk.is_sampled else None
         if not running.is_live:
             continue
         if running.row in broken:
@@ -61,13 +62,13 @@ def settle(state: State, result: StepResult) -> list[Reply]:
     return replies
 
 
-def _decoded(state: State, sent: Sent, sampled: Iterator[tuple[int, bytes]], broken: dict[int, str]) -> list[Reply]:
+def _decoded(state: State, sampled: Iterable[tuple[Running, int, bytes]], broken: dict[int, str]) -> list[Reply]:
     """One more token for each decoding row: as columns, or by itself with its logprobs; then the ends."""
     columns: dict[ClientId, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
     single: list[Reply] = []
     ends: list[Reply] = []
     # The one loop over all rows of every step: what is rare stands behind one comparison each.
-    for running, (token_id, logprob) in zip(sent.decodes, sampled, strict=False):
+    for running, token_id, logprob in sampled:
         if not running.is_live:
             continue
         request = running.request
