@@ -31,7 +31,7 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
         target_tokens=known,
         computed_tokens=lease.cached_tokens,
         planned_tokens=lease.cached_tokens,
-        last_tokens=len(request.buffer) - 1,
+        last_tokens=request.prompt_tokens + request.max_new_tokens - 1,
         page_end_tokens=_pages_of(state, known) * state.cache.page_tokens,
         lengths=lengths,
         promised_pages=expected_pages - len(lease.page_ids),
@@ -52,7 +52,7 @@ def promise(state: State, running: Running) -> None:
 def _expected_pages(state: State, request: Request, lengths: Estimate) -> int:
     """Pages for prompt and expected output; the last token of an output needs no place."""
     expected = lengths.expected_tokens(
-        output_tokens=request.num_tokens - request.prompt_tokens,
+        output_tokens=len(request.output),
         max_new_tokens=request.max_new_tokens,
         num_retractions=request.num_retractions,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import NewType
 
@@ -22,22 +23,21 @@ TokenIds = npt.NDArray[np.int32]
 class Request:
     """An accepted request, waiting or running, with the output that has arrived so far.
 
-    `buffer` has room for the prompt and `max_new_tokens` more; the first `num_tokens` are known. `arrival` counts
-    accepted requests. `overtaken_tokens` is what later requests have computed since this one came. `next_logprob` is
-    the first prompt token whose logprob is wanted and not told yet.
+    `arrival` counts accepted requests. `overtaken_tokens` is what later requests have computed since this one came.
+    `next_logprob` is the first prompt token whose logprob is wanted and not told yet.
     """
 
     request_id: str
     client: ClientId
     namespace: Namespace
     sampling: SamplingParams
-    buffer: TokenIds
+    prompt_ids: TokenIds
     prompt_tokens: int
     max_new_tokens: int
     stop_token_ids: frozenset[int]
     arrival: int
     arrived_s: float
-    num_tokens: int
+    output: array[int] = field(default_factory=lambda: array("i"))
     num_retractions: int = 0
     reuse: Reuse | None = None
     overtaken_tokens: int = 0
@@ -50,18 +50,23 @@ class Request:
 
     @property
     def token_ids(self) -> TokenIds:
-        """Prompt and output known so far."""
-        return self.buffer[: self.num_tokens]
+        """Prompt and output known so far. O(their number) once there is output."""
+        return np.concatenate((self.prompt_ids, self.output_ids)) if self.output else self.prompt_ids
 
     @property
     def output_ids(self) -> TokenIds:
         """Output known so far."""
-        return self.buffer[self.prompt_tokens : self.num_tokens]
+        return np.array(self.output, np.int32)
 
     @property
     def output_tokens(self) -> int:
         """Output tokens that have arrived."""
-        return self.num_tokens - self.prompt_tokens
+        return len(self.output)
+
+    @property
+    def num_tokens(self) -> int:
+        """Count prompt and output known so far."""
+        return self.prompt_tokens + len(self.output)
 
     @property
     def reusable_tokens(self) -> int:

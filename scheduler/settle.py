@@ -75,19 +75,17 @@ def _decoded(state: State, sampled: Iterable[tuple[Running, int, bytes]], broken
         if broken and running.row in broken:
             ends.append(end(state, request, "broken", message=broken[running.row]))
             continue
-        # The token just computed was the last one known, so the new one comes right behind it.
-        running.computed_tokens = known = running.computed_tokens + 1
-        if known == running.page_end_tokens:
+        running.computed_tokens = computed = running.computed_tokens + 1
+        if computed == running.page_end_tokens:
             state.cache.commit(running.lease, request.token_ids)
-        request.buffer[known] = token_id
-        request.num_tokens = known + 1
+        request.output.append(token_id)
         if logprob:
             single.append(_token(request, token_id, logprob))
         else:
             request_ids, told_ids = columns[request.client]
             request_ids.append(request.request_id)
             told_ids.append(token_id)
-        if known == running.last_tokens or token_id in request.stop_token_ids:
+        if computed == running.last_tokens or token_id in request.stop_token_ids:
             ends.append(_end(state, request, token_id))
     together = [
         Reply(client, StepTokens(request_ids=tuple(request_ids), token_ids=ids_to_bytes(told_ids)))
@@ -117,12 +115,11 @@ def _scored(request: Request, scored: PromptLogprobs) -> Reply:
 
 def _first_token(state: State, request: Request, token_id: int, logprob: bytes) -> list[Reply]:
     """The replies for the token that a prefill ends with; the very first tells what was reused."""
-    reuse = request.reuse if request.output_tokens == 0 else None
-    request.buffer[request.num_tokens] = token_id
-    request.num_tokens += 1
+    reuse = request.reuse if not request.output else None
+    request.output.append(token_id)
     state.counters.output_tokens_total += 1
     replies = [_token(request, token_id, logprob, reuse=reuse)]
-    if token_id in request.stop_token_ids or request.num_tokens == len(request.buffer):
+    if token_id in request.stop_token_ids or request.output_tokens == request.max_new_tokens:
         replies.append(_end(state, request, token_id))
     return replies
 
