@@ -6,6 +6,8 @@ requests, no steps and no tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from . import invariants
@@ -121,6 +123,17 @@ class PrefixCache:
             return []
         pages = self._allocate(missing)
         lease.page_ids += pages
+        return pages
+
+    def extend_each(self, leases: Sequence[Lease]) -> Sequence[PageId]:
+        """Append one own page to each lease; returns them in the same order. May evict.
+
+        Raises:
+            OutOfPages: fewer pages are free or evictable; nothing was changed.
+        """
+        pages = self._allocate(len(leases))
+        for lease, page in zip(leases, pages, strict=True):
+            lease.page_ids.append(page)
         return pages
 
     def commit(self, lease: Lease, token_ids: np.ndarray) -> None:

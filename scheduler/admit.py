@@ -28,7 +28,7 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
     if not queue or not state.free_rows:
         return
     queue.drop_leaders(now_s=now_s)
-    lefts = sorted(running.prefill_left_tokens for running in state.running.values() if running.prefill_left_tokens)
+    lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
     num_vain = 0
     order = in_order(state, now_s=now_s)

@@ -39,21 +39,18 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
             field=error.field,
         )
         return [Reply(client, refused)]
-    buffer = np.empty(len(token_ids) + max_new_tokens, dtype=np.int32)
-    buffer[: len(token_ids)] = token_ids
     state.counters.requests_total += 1
     request = Request(
         request_id=message.request_id,
         client=client,
         namespace=Namespace(model=state.limits.model_fingerprint, adapter=None, salt=message.salt),
         sampling=message.sampling,
-        buffer=buffer,
+        prompt_ids=token_ids,
         prompt_tokens=len(token_ids),
         max_new_tokens=max_new_tokens,
         stop_token_ids=frozenset(message.sampling.stop_token_ids),
         arrival=state.counters.requests_total,
         arrived_s=now_s,
-        num_tokens=len(token_ids),
         priority=message.priority,
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),

@@ -20,6 +20,9 @@ def leave_row(state: State, running: Running, *, is_kept: bool) -> None:
     computed = running.computed_tokens if is_kept else 0
     state.cache.release(running.lease, running.request.token_ids[:computed])
     del state.running[running.request.request_id]
+    state.prefilling.pop(running.row, None)
+    state.decoding.pop(running.row, None)
+    state.promised_pages -= running.promised_pages
     state.released_rows.append(running.row)
     state.free_rows.append(running.row)
 
@@ -52,8 +55,9 @@ def end(
     else:
         state.waiting.remove(request)
     if reason in ("stop", "length"):
-        state.output_length.observe(request.output_tokens)
+        state.output_length.observe(request.namespace, request.output_tokens, is_cut=reason == "length")
     elif reason == "cancelled":
+        state.output_length.observe(request.namespace, request.output_tokens, is_cut=True)
         state.counters.cancelled_total += 1
     else:
         state.counters.broken_total += 1

@@ -6,9 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from radix.cache import PrefixCache
+from wire.messages import Chunk
 
 from .config import SchedulerConfig
-from .cost import OutputLength, StepCost
+from .cost import StepCost, Work
+from .output_length import OutputLength
 from .queue import Queue
 from .request import ClientId, Running
 
@@ -25,12 +27,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A plan in flight: its rows in plan order, each with its number of new tokens and whether it samples."""
+    """A plan in flight: what it computes and for whom, in plan order."""
 
     step: int
     sent_s: float
-    prefill_tokens: int
-    rows: tuple[tuple[Running, int, bool], ...]
+    work: Work
+    predicted_s: float
+    decodes: tuple[Running, ...]
+    chunks: tuple[tuple[Running, Chunk], ...]
 
 
 @dataclass(slots=True)
@@ -57,13 +61,20 @@ class Counters:
 
 @dataclass(slots=True)
 class State:
-    """Queue, rows, pages and what is in flight."""
+    """Queue, rows, pages and what is in flight.
+
+    `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
+    that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
+    """
 
     config: SchedulerConfig
     limits: Limits
     cache: PrefixCache
     waiting: Queue
     running: dict[str, Running] = field(default_factory=dict)
+    prefilling: dict[int, Running] = field(default_factory=dict)
+    decoding: dict[int, Running] = field(default_factory=dict)
+    promised_pages: int = 0
     free_rows: list[int] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)
     in_flight: deque[Sent] = field(default_factory=deque)
