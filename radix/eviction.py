@@ -56,6 +56,10 @@ class EvictionQueue:
                 return node
         return None
 
+    def clear(self) -> None:
+        """Forget all nodes: those of a tree that was detached."""
+        self._heap.clear()
+
     def nodes(self) -> list[Node]:
         """List the nodes that stand in the queue, in no order."""
         return [node for _, _, _, node in self._heap]

@@ -1,4 +1,4 @@
-"""The radix tree of cached prefixes: matching, inserting, pinning, evicting.
+"""The radix tree of cached prefixes: matching, inserting, evicting.
 
 Edges are runs of whole pages and children are keyed by the bytes of their first page, so a walk is one dict look-up and
 one compare per edge, by offset. Positions are (node, depth): `depth` tokens from the root, in or at the end of `node`.
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from .eviction import EvictionQueue
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
 from .pages import Owner, PageId, PagePool
+from .pins import Pins
 
 FORK_LOOK = 8
 
@@ -51,10 +52,15 @@ class RadixTree:
         self.page_bytes = page_tokens * TOKEN_BYTES
         self.pool = pool
         self.roots: dict[Namespace, Node] = {}
-        self.evictable_pages = 0
         self.version = 0
         self.queue = EvictionQueue()
+        self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue)
         self._clock = 0
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages that nobody pins."""
+        return self.pins.evictable_pages
 
     # --- looking
 
@@ -177,7 +183,7 @@ class RadixTree:
         node.key += key
         node.pages += adopted
         self.version += 1
-        self.evictable_pages += len(adopted)
+        self.pins.evictable_pages += len(adopted)
         self.queue.add(node)
         return node
 
@@ -185,7 +191,7 @@ class RadixTree:
         assert child.parent is not None
         self._link(child)
         self.version += 1
-        self.evictable_pages += len(child.pages)
+        self.pins.evictable_pages += len(child.pages)
         self.queue.add(child)
 
     def _drop_superseded(self, node: Node, page_key: bytes) -> None:
@@ -193,7 +199,7 @@ class RadixTree:
         for child in list(islice(reversed(node.forks.get(page_key[:TOKEN_BYTES], {})), FORK_LOOK)):
             if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
                 self.pool.free(child.pages, Owner.TREE)
-                self.evictable_pages -= 1
+                self.pins.evictable_pages -= 1
                 self._remove(child)
 
     def _split(self, node: Node, depth: int) -> Node:
@@ -217,60 +223,17 @@ class RadixTree:
 
     def pin(self, position: Position) -> None:
         """Keep the path to `position` from eviction. O(nodes on the path that nobody had pinned yet)."""
-        node, depth = position
-        was_pinned = node.is_pinned
-        node.ends[depth] = node.ends.get(depth, 0) + 1
-        self._pins_changed(node, was_pinned)
+        self.pins.pin(position.node, position.depth)
 
     def unpin(self, position: Position) -> None:
         """Undo one `pin`; the position need not be settled. A detached page that nobody pins any more is freed."""
-        node, depth = self.settle(position)
-        was_pinned = node.is_pinned
-        if node.ends[depth] > 1:
-            node.ends[depth] -= 1
-        else:
-            del node.ends[depth]
-        self._pins_changed(node, was_pinned)
+        root = self.pins.unpin(*self.settle(position))
+        if root is not None:
+            self._drop_root_if_empty(root)
 
     def pages_held_by_one(self, position: Position) -> int:
         """Count the pages on the path to `position` that only one pin, the one at `position`, keeps from eviction."""
-        node, depth = self.settle(position)
-        if node.pinned_children or node.ends.get(depth) != 1:
-            return 0
-        num_pages = 0
-        others = [end for end in node.ends if end != depth]
-        while True:
-            shared = max(others, default=node.start)
-            num_pages += max(depth - shared, 0) // self.page_tokens
-            if others or node.parent is None or node.parent.pinned_children > 1:
-                return num_pages
-            node = node.parent
-            depth, others = node.end, list(node.ends)
-
-    def _pins_changed(self, node: Node, was_pinned: bool) -> None:
-        current: Node | None = node
-        while current is not None:
-            if current.pinned_children:
-                pinned = len(current.pages)
-            else:
-                tokens = max(current.ends, default=current.start) - current.start
-                pinned = -(-tokens // self.page_tokens)
-            growth, current.pinned_pages = pinned - current.pinned_pages, pinned
-            if current.is_detached:
-                self.pool.free(current.pages[pinned:], Owner.TREE)
-                del current.pages[pinned:], current.key[pinned * self.page_bytes :]
-            else:
-                self.evictable_pages -= growth
-                self.queue.add(current)
-            parent = current.parent
-            if current.is_pinned == was_pinned:
-                return
-            if parent is None:
-                self._drop_root_if_empty(current)
-                return
-            was_pinned = parent.is_pinned
-            parent.pinned_children += 1 if current.is_pinned else -1
-            current = parent
+        return self.pins.pages_held_by_one(*self.settle(position))
 
     # --- shrinking
 
@@ -280,7 +243,7 @@ class RadixTree:
         while len(freed) < num_pages and (node := self.queue.head()) is not None:
             count = min(num_pages - len(freed), len(node.pages) - node.pinned_pages)
             freed += reversed(node.pages[-count:])
-            self.evictable_pages -= count
+            self.pins.evictable_pages -= count
             if count == len(node.pages):
                 self._remove(node)
             else:
@@ -295,7 +258,7 @@ class RadixTree:
         self.roots.clear()
         self.version += 1
         freed = sum(self._detach(root) for root in roots)
-        self.queue = EvictionQueue()
+        self.queue.clear()
         return freed
 
     def detach_page(self, node: Node, page: PageId) -> None:
@@ -316,7 +279,7 @@ class RadixTree:
         for node in list(top.walk()):
             node.is_detached = True
             unpinned = node.pages[node.pinned_pages :]
-            self.evictable_pages -= len(unpinned)
+            self.pins.evictable_pages -= len(unpinned)
             freed += len(unpinned)
             self.pool.free(unpinned, Owner.TREE)
             del node.pages[node.pinned_pages :], node.key[node.pinned_pages * self.page_bytes :]
