@@ -11,10 +11,10 @@ from itertools import chain
 
 import numpy as np
 
-from .eviction import is_candidate
+from .eviction.queue import is_candidate
 from .lease import Lease
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PageId, PagePool
+from .pages import Owner, PageId, PagePool, pages_of
 from .tree import RadixTree
 
 
@@ -27,8 +27,8 @@ def check(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> None:
     _check_pins(tree, nodes, leases)
     queued = Counter(map(id, tree.queue.nodes()))
     for node in nodes:
-        assert queued[id(node)] == node.is_queued, f"node at {node.start}: {queued[id(node)]} times in the queue"
-        assert node.is_queued or not is_candidate(node), f"leaf at {node.start} can't be found by eviction"
+        assert queued[id(node)] == bool(node.queued_as), f"node at {node.start}: {queued[id(node)]} times in the queue"
+        assert node.queued_as or not is_candidate(node), f"leaf at {node.start} can't be found by eviction"
 
 
 def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> int:
@@ -42,14 +42,14 @@ def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Leas
         if node is not None and not node.is_detached:
             places[page] = node
     wrong = [
-        PageId(page)
+        page
         for page, owners in enumerate(claims)
-        if pool.owner_of(PageId(page)) != Owner.QUARANTINED and owners != [pool.owner_of(PageId(page))]
+        if pool.owner_of(page) != Owner.QUARANTINED and owners != [pool.owner_of(page)]
     ]
     for page in wrong:
         pool.quarantine(page, f"held by {[owner.name.lower() for owner in claims[page]]}")
     aside = set(wrong)
-    pool.free_ids = [page for page in pool.free_ids if page not in aside]
+    pool.free_ids = pages_of(page for page in pool.free_ids if page not in aside)
     pool.recount()
     for page in wrong:
         if page in places:
@@ -121,11 +121,11 @@ def _check_ledger(pool: PagePool, tree: RadixTree, leases: list[Lease]) -> None:
             f"page {page}: {owner.name} has it, the ledger says {pool.owner_of(page).name}"
         )
         holders[page] = owner
-    for page in map(PageId, range(pool.num_pages)):
+    for page in range(pool.num_pages):
         assert page in holders or pool.owner_of(page) == Owner.QUARANTINED, (
             f"page {page}: leaked; {pool.events_of(page)}"
         )
-    counts = Counter(pool.owner_of(PageId(page)) for page in range(pool.num_pages))
+    counts = Counter(pool.owner_of(page) for page in range(pool.num_pages))
     for owner in Owner:
         assert pool.num_owned(owner) == counts[owner], (
             f"{owner.name}: counted {pool.num_owned(owner)}, is {counts[owner]}"

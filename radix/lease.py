@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from .pages import PageId
+from .pages import PageId, Pages, pages_of
 from .tree import Position, RadixTree
 
 
-@dataclass(slots=True, eq=False)
 class Lease:
     """The page table of one request; made by `PrefixCache.lease`, ended by `PrefixCache.release`.
 
@@ -19,15 +16,21 @@ class Lease:
     request's equal page entered the tree first. The table keeps it, since a live row's page table is never repointed.
     """
 
-    tree: RadixTree
-    position: Position
-    page_ids: list[PageId]
-    cached_tokens: int
-    copied_tokens: int = 0
-    copy: tuple[PageId, PageId] | None = None
-    copy_source: Position | None = None
-    duplicates: list[PageId] = field(default_factory=list)
-    is_released: bool = False
+    __slots__ = (
+        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "is_released", "page_ids", "position",
+        "tree",
+    )  # fmt: skip
+
+    def __init__(self, tree: RadixTree, position: Position, page_ids: Pages) -> None:
+        self.tree = tree
+        self.position = position
+        self.page_ids = page_ids
+        self.cached_tokens = position.depth
+        self.copied_tokens = 0
+        self.copy: tuple[PageId, PageId] | None = None
+        self.copy_source: Position | None = None
+        self.duplicates = pages_of()
+        self.is_released = False
 
     @property
     def is_stale(self) -> bool:
@@ -35,7 +38,7 @@ class Lease:
         return self.tree.settle(self.position).node.is_detached
 
     @property
-    def own_page_ids(self) -> list[PageId]:
+    def own_page_ids(self) -> Pages:
         """List the pages that the ledger says are the request's."""
         return self.duplicates + self.page_ids[self.position.depth // self.tree.page_tokens :]
 

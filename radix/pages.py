@@ -7,19 +7,30 @@ aside (quarantined), logged and counted; the pool goes on with the others. Knows
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import NewType
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 log = logging.getLogger(__name__)
 
-PageId = NewType("PageId", int)
+PageId: TypeAlias = int
+Pages: TypeAlias = "array[PageId]"
+"""Page ids in a row: four bytes each, and numpy reads them in place."""
 
 RING_EVENTS = 2048
+
+_NUMPY_FROM_PAGES = 24
+"""With fewer pages a loop is faster than numpy's fixed cost."""
+
+
+def pages_of(page_ids: Iterable[PageId] = ()) -> Pages:
+    """Make a row of pages."""
+    return array("i", page_ids)
 
 
 class Owner(IntEnum):
@@ -44,12 +55,16 @@ class OutOfPages(Exception):
         self.available = available
 
 
+_ONE = [bytes((owner,)) for owner in Owner]
+_FREED_BY = ["free by " + owner.name.lower() for owner in Owner]
+
+
 class PagePool:
     """All pages with their owners; O(1) per page moved.
 
     >>> pool = PagePool(4)
     >>> pages = pool.allocate(3)
-    >>> pool.adopt(pages[:2])
+    >>> pool.adopt(pages[:2]).tolist()
     [0, 1]
     >>> pool.free(pages[2:], Owner.REQUEST)
     >>> pool.num_owned(Owner.FREE), pool.num_owned(Owner.REQUEST), pool.num_owned(Owner.TREE)
@@ -59,10 +74,11 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.mismatches_total = 0
-        self.free_ids = [PageId(page) for page in reversed(range(num_pages))]
+        self.free_ids = pages_of(range(num_pages - 1, -1, -1))
         self._owners = bytearray(num_pages)
+        self._ledger = np.frombuffer(self._owners, np.uint8)
         self._counts = [num_pages, 0, 0, 0]
-        self._events: deque[tuple[int, str, Sequence[PageId]]] = deque(maxlen=RING_EVENTS)
+        self._events: deque[tuple[int, str, Pages]] = deque(maxlen=RING_EVENTS)
         self._num_events = 0
 
     def num_owned(self, owner: Owner) -> int:
@@ -73,28 +89,27 @@ class PagePool:
         """Look up the owner of one page."""
         return Owner(self._owners[page])
 
-    def leading(self, pages: Sequence[PageId], owner: Owner) -> int:
+    def leading(self, pages: Pages, owner: Owner) -> int:
         """Count the pages before the first that `owner` does not hold."""
-        owners = bytes(map(self._owners.__getitem__, pages))
-        return len(owners) - len(owners.lstrip(bytes((owner,))))
+        owners = self._owners_of(pages)
+        return len(owners) - len(owners.lstrip(_ONE[owner]))
 
     def owners(self) -> npt.NDArray[np.uint8]:
         """Give the whole ledger, one `Owner` a page; a view that changes with it."""
-        return np.frombuffer(self._owners, dtype=np.uint8)
+        return self._ledger
 
     def events_of(self, page: PageId) -> list[str]:
         """List what the shared ring still holds about one page, oldest first, as `serial:event`."""
         return [f"{serial}:{event}" for serial, event, pages in self._events if page in pages]
 
-    def allocate(self, num_pages: int) -> list[PageId]:
+    def allocate(self, num_pages: int) -> Pages:
         """Hand free pages to a request.
 
         Raises:
             OutOfPages: fewer are free; nothing was changed.
         """
-        taken: list[PageId] = []
-        while len(taken) < num_pages:
-            missing = num_pages - len(taken)
+        taken = pages_of()
+        while (missing := num_pages - len(taken)) > 0:
             if missing > len(self.free_ids):
                 available = len(taken) + len(self.free_ids)
                 self.free(taken, Owner.REQUEST)
@@ -105,15 +120,19 @@ class PagePool:
             taken += self._move(pages, Owner.FREE, Owner.REQUEST, "allocate")
         return taken
 
-    def adopt(self, pages: Sequence[PageId]) -> list[PageId]:
-        """Move pages from a request to the tree; returns those that were the request's to give."""
-        return self._move(pages, Owner.REQUEST, Owner.TREE, "adopt")
+    def adopt(self, pages: Pages) -> Pages:
+        """Move pages from a request to the tree, up to the first that is not the request's to give; returns those."""
+        count = self.leading(pages, Owner.REQUEST)
+        if count < len(pages):
+            self._sift(pages[count : count + 1], Owner.REQUEST, "adopt")
+            pages = pages[:count]
+        return self._moved(pages, Owner.REQUEST, Owner.TREE, "adopt")
 
-    def free(self, pages: Sequence[PageId], owner: Owner) -> None:
+    def free(self, pages: Pages, owner: Owner) -> None:
         """Take pages back from `owner`; a quarantined one stays where it is."""
-        returned = self._move(pages, owner, Owner.FREE, "free by " + owner.name.lower())
-        returned.reverse()
-        self.free_ids += returned
+        if pages:
+            returned = self._move(pages, owner, Owner.FREE, _FREED_BY[owner])
+            self.free_ids += returned[::-1]
 
     def quarantine(self, page: PageId, reason: str) -> None:
         """Set one page aside for good, log its last events, count a mismatch. Doesn't search the free list."""
@@ -126,26 +145,39 @@ class PagePool:
         self._counts[owner] -= 1
         self._counts[Owner.QUARANTINED] += 1
         self._owners[page] = Owner.QUARANTINED
-        self._record("quarantine", (page,))
+        self._record("quarantine", pages_of((page,)))
 
     def recount(self) -> None:
         """Set the counts to what the ledger's entries say. O(pages)."""
         self._counts = [self._owners.count(owner) for owner in Owner]
 
-    def _move(self, pages: Sequence[PageId], source: Owner, target: Owner, event: str) -> list[PageId]:
-        if not pages:
-            return []
-        moved = list(pages) if self.leading(pages, source) == len(pages) else self._sift(pages, source, event)
-        owners, owner = self._owners, int(target)
-        for page in moved:
-            owners[page] = owner
-        self._counts[source] -= len(moved)
-        self._counts[target] += len(moved)
-        self._record(event, tuple(pages))
-        return moved
+    def _owners_of(self, pages: Pages) -> bytes:
+        if len(pages) < _NUMPY_FROM_PAGES:
+            return bytes(map(self._owners.__getitem__, pages))
+        return self._ledger[np.frombuffer(pages, np.int32)].tobytes()
 
-    def _sift(self, pages: Sequence[PageId], source: Owner, event: str) -> list[PageId]:
-        rightful = []
+    def _move(self, pages: Pages, source: Owner, target: Owner, event: str) -> Pages:
+        """Change the owner of those `pages` that are `source`'s, and set aside the others; returns those moved."""
+        if self._owners_of(pages).count(source) != len(pages):
+            pages = self._sift(pages, source, event)
+        return self._moved(pages, source, target, event)
+
+    def _moved(self, pages: Pages, source: Owner, target: Owner, event: str) -> Pages:
+        num_pages = len(pages)
+        if num_pages < _NUMPY_FROM_PAGES:
+            owners, owner = self._owners, int(target)
+            for page in pages:
+                owners[page] = owner
+        else:
+            self._ledger[np.frombuffer(pages, np.int32)] = target
+        self._counts[source] -= num_pages
+        self._counts[target] += num_pages
+        if pages:
+            self._record(event, pages[:])
+        return pages
+
+    def _sift(self, pages: Pages, source: Owner, event: str) -> Pages:
+        rightful = pages_of()
         for page in pages:
             if self._owners[page] == source:
                 rightful.append(page)
@@ -153,6 +185,7 @@ class PagePool:
                 self.quarantine(page, f"{event}, but its owner is not {source.name.lower()}")
         return rightful
 
-    def _record(self, event: str, pages: Sequence[PageId]) -> None:
+    def _record(self, event: str, pages: Pages) -> None:
+        """Enter one event in the ring, however many pages it is about: O(pages) to read, O(1) to write."""
         self._events.append((self._num_events, event, pages))
         self._num_events += 1

@@ -7,13 +7,13 @@ A split puts a new node *above*, so a position stays valid: `settle` finds it ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from .eviction import EvictionQueue
+from .eviction.policy import Policy
+from .eviction.queue import EvictionQueue
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
-from .pages import Owner, PageId, PagePool
+from .pages import Owner, PageId, PagePool, Pages, pages_of
 from .pins import Pins
 
 FORK_LOOK = 8
@@ -37,8 +37,9 @@ class Fork(NamedTuple):
 class RadixTree:
     """Pages by the tokens before and in them, one root per namespace.
 
+    >>> from .eviction.lru import Lru
     >>> pool = PagePool(8)
-    >>> tree = RadixTree(page_tokens=1, pool=pool)
+    >>> tree = RadixTree(page_tokens=1, pool=pool, policy=Lru(num_pages=8))
     >>> namespace = Namespace("m", None, "")
     >>> position, duplicates = tree.insert(Position(tree.root(namespace), 0), b"aaaabbbb", pool.allocate(2))
     >>> tree.match(namespace, b"aaaabbbbcccc").depth, tree.match(namespace, b"bbbb").depth
@@ -47,15 +48,14 @@ class RadixTree:
     (1, 1)
     """
 
-    def __init__(self, *, page_tokens: int, pool: PagePool) -> None:
+    def __init__(self, *, page_tokens: int, pool: PagePool, policy: Policy) -> None:
         self.page_tokens = page_tokens
         self.page_bytes = page_tokens * TOKEN_BYTES
         self.pool = pool
         self.roots: dict[Namespace, Node] = {}
         self.version = 0
-        self.queue = EvictionQueue()
+        self.queue = EvictionQueue(policy)
         self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue)
-        self._clock = 0
 
     @property
     def evictable_pages(self) -> int:
@@ -103,14 +103,17 @@ class RadixTree:
                 best = Fork(child.pages[0], Position(child, end), num_tokens)
         return best
 
-    def pages_to(self, position: Position) -> list[PageId]:
+    def pages_to(self, position: Position) -> Pages:
         """List the pages from the root to `position`."""
         node, depth = position
         runs = [node.pages[: (depth - node.start) // self.page_tokens]]
         while node.parent is not None:
             node = node.parent
             runs.append(node.pages)
-        return [page for run in reversed(runs) for page in run]
+        pages = pages_of()
+        for run in reversed(runs):
+            pages += run
+        return pages
 
     def settle(self, position: Position) -> Position:
         """Find a position again after splits."""
@@ -125,16 +128,17 @@ class RadixTree:
         """Get or make the root of a namespace."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(None, 0, bytearray(), [], 0, namespace=namespace)
+            root = self.roots[namespace] = Node(None, 0, bytearray(), pages_of(), namespace=namespace)
         return root
 
-    def insert(self, position: Position, query: bytes, pages: Sequence[PageId]) -> tuple[Position, list[PageId]]:
+    def insert(self, position: Position, query: bytes, pages: Pages) -> tuple[Position, Pages]:
         """Enter the whole pages of `query` below `position`; returns where they end and the pages that were not taken.
 
-        Pages that the tree already holds are not taken. The position must be settled; the caller pins the new one.
+        Pages that the tree already holds are not taken, nor is anything from the first page on that the ledger says is
+        not the request's. The position must be settled; the caller pins the new one.
         """
         node, depth = position
-        duplicates: list[PageId] = []
+        duplicates = pages_of()
         offset = 0
         while offset < len(query):
             if depth == node.end:
@@ -160,30 +164,39 @@ class RadixTree:
         fork = self.look_for_fork(position, tail)
         is_there = fork is not None and fork.num_tokens * TOKEN_BYTES == len(tail)
         # The look is at a few children only; the very same tail must not take an older one's place.
-        is_there = is_there or (depth == node.end and tail in node.children)
-        if is_there or not self.pool.adopt([page]):
+        if is_there or (depth == node.end and tail in node.children):
+            return False
+        pages = self.pool.adopt(pages_of((page,)))
+        if not pages:
             return False
         if depth < node.end:
             node = self._split(node, depth)
         self._drop_superseded(node, tail)
-        self._add_child(Node(node, depth, bytearray(tail), [page], self._tick(), is_donor=True))
+        moment = self.queue.policy.moment(1)
+        self._add_child(Node(node, depth, bytearray(tail), pages, used_at=moment, is_donor=True))
         return True
 
     def touch(self, node: Node) -> None:
         """Make `node` the most recently used. Its ancestors need no touch, since they can't go before it."""
-        node.last_used = self._tick()
+        node.used_at = self.queue.policy.moment(0)
 
-    def _append(self, node: Node, key: bytes, pages: Sequence[PageId]) -> Node:
-        adopted = self.pool.adopt(pages)
-        self._drop_superseded(node, key[: self.page_bytes])
+    def _append(self, node: Node, key: bytes, pages: Pages) -> Node:
+        pages = self.pool.adopt(pages)
+        if not pages:
+            return node
+        if node.forks:
+            self._drop_superseded(node, key[: self.page_bytes])
+        moment = self.queue.policy.moment(len(pages))
+        key = key[: len(pages) * self.page_bytes]
         if node.parent is None or node.children or node.pinned_children:
-            child = Node(node, node.end, bytearray(key), adopted, self._tick())
+            child = Node(node, node.end, bytearray(key), pages, used_at=moment)
             self._add_child(child)
             return child
         node.key += key
-        node.pages += adopted
+        node.pages += pages
+        node.used_at = moment
         self.version += 1
-        self.pins.evictable_pages += len(adopted)
+        self.pins.evictable_pages += len(pages)
         self.queue.add(node)
         return node
 
@@ -206,7 +219,8 @@ class RadixTree:
         """Cut `node` at `depth`: a new node takes what is above, `node` keeps what is below; returns the new one."""
         num_pages = (depth - node.start) // self.page_tokens
         num_bytes = num_pages * self.page_bytes
-        upper = Node(node.parent, node.start, node.key[:num_bytes], node.pages[:num_pages], node.last_used)
+        upper = Node(node.parent, node.start, node.key[:num_bytes], node.pages[:num_pages])
+        upper.inherit(node)
         self._unlink(node)
         self._link(upper)
         node.parent, node.start = upper, depth
@@ -239,11 +253,13 @@ class RadixTree:
 
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` unpinned pages, each from the end of the branch that goes first; returns how many."""
-        freed: list[PageId] = []
+        freed = pages_of()
         while len(freed) < num_pages and (node := self.queue.head()) is not None:
             count = min(num_pages - len(freed), len(node.pages) - node.pinned_pages)
-            freed += reversed(node.pages[-count:])
+            freed += node.pages[: -count - 1 : -1]
             self.pins.evictable_pages -= count
+            if not node.is_donor:
+                self.queue.policy.evicted(self.queue.rank(node))
             if count == len(node.pages):
                 self._remove(node)
             else:
@@ -292,7 +308,9 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         self._unlink(node)
-        node.pages = []
+        node.pages = pages_of()
+        if not node.is_donor:
+            parent.inherit(node)
         self.queue.add(parent)
         self._drop_root_if_empty(parent)
 
@@ -316,7 +334,3 @@ class RadixTree:
 
     def _whole_pages(self, num_bytes: int) -> int:
         return num_bytes - num_bytes % self.page_bytes
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock

@@ -36,7 +36,7 @@ def test_committing_the_same_tokens_again_changes_nothing(cache: PrefixCache) ->
 
 def test_two_requests_that_computed_the_same_keep_their_tables_and_the_later_copy_is_freed(cache: PrefixCache) -> None:
     first, second = start(cache, range(12)), start(cache, range(12))
-    table = list(second.page_ids)
+    table = second.page_ids[:]
     cache.commit(first, ids(range(8)))
     cache.commit(second, ids(range(12)))
     cache.check()

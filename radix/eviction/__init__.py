@@ -1,0 +1,1 @@
+"""Which pages go first when room is needed: one queue, and policies that rank what stands in it."""
