@@ -13,7 +13,7 @@ from .eviction.lru import Lru
 from .eviction.policy import Policy
 from .lease import Lease
 from .node import TOKEN_BYTES, Namespace, token_bytes
-from .pages import OutOfPages, Owner, PageId, PagePool, Pages, pages_of
+from .pages import QUARANTINED, REQUEST, TREE, OutOfPages, PageId, PagePool, Pages, pages_of
 from .tree import Fork, Position, RadixTree
 
 __all__ = ["Lease", "Namespace", "OutOfPages", "PageId", "Pages", "PrefixCache"]
@@ -48,12 +48,12 @@ class PrefixCache:
     @property
     def free_pages(self) -> int:
         """Pages that hold nothing."""
-        return self.pool.num_owned(Owner.FREE)
+        return len(self.pool.free_ids)
 
     @property
     def cached_pages(self) -> int:
         """Pages of the tree, also those of a flushed tree that leases still hold."""
-        return self.pool.num_owned(Owner.TREE)
+        return self.pool.num_owned(TREE)
 
     @property
     def evictable_pages(self) -> int:
@@ -63,7 +63,7 @@ class PrefixCache:
     @property
     def quarantined_pages(self) -> int:
         """Pages set aside because the ledger contradicted itself about them."""
-        return self.pool.num_owned(Owner.QUARANTINED)
+        return self.pool.num_owned(QUARANTINED)
 
     @property
     def mismatches_total(self) -> int:
@@ -142,16 +142,19 @@ class PrefixCache:
         """
         if lease.is_released:
             return
-        held = self._enter(lease, token_ids) or lease.position
+        tree = self.tree
+        version = tree.version
+        held = self._enter(lease, token_ids)
+        if tree.version == version:
+            tree.touch(tree.settle(lease.position).node)
         self.copied(lease)
         own = lease.own_page_ids
-        if self._keep_donor(lease, token_ids):
+        if len(token_ids) % self.page_tokens and self._keep_donor(lease, token_ids):
             own.remove(lease.page_ids[lease.position.depth // self.page_tokens])
         lease.is_released = True
         self.leases.remove(lease)
-        self.pool.free(own, Owner.REQUEST)
-        self.tree.touch(self.tree.settle(lease.position).node)
-        self.tree.unpin(held)
+        self.pool.free(own, REQUEST)
+        tree.unpin(held or lease.position)
 
     def flush(self) -> int:
         """Forget everything cached; returns how many pages came free. Leased ones follow with their last lease."""
@@ -211,10 +214,10 @@ class PrefixCache:
         lease.copy_source = fork.position
 
     def _allocate(self, num_pages: int) -> Pages:
-        shortfall = num_pages - self.free_pages
-        if shortfall > self.evictable_pages:
-            raise OutOfPages(needed=num_pages, available=self.free_pages + self.evictable_pages)
+        shortfall = num_pages - len(self.pool.free_ids)
         if shortfall > 0:
+            if shortfall > self.tree.pins.evictable_pages:
+                raise OutOfPages(needed=num_pages, available=self.free_pages + self.evictable_pages)
             self.evicted_pages_total += self.tree.evict(shortfall)
         return self.pool.allocate(num_pages)
 

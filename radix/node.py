@@ -37,13 +37,15 @@ class Node:
     node by that token, `pinned_children` the children with pins in or under them; `pinned_pages` is the run of pages
     at the start of this node that these two hold.
 
+    `first_page` is the key under which the parent has it.
+
     Worth: `used_at` is the policy's clock when the node was last used, `hits` how often it was found again, `priority`
     and `keep_until_s` what its requests have asked for.
     """
 
     __slots__ = (
-        "children", "ends", "forks", "hits", "is_detached", "is_donor", "keep_until_s", "key", "namespace",
-        "pages", "parent", "pinned_children", "pinned_pages", "priority", "queued_as", "start", "used_at",
+        "children", "ends", "first_page", "forks", "hits", "is_detached", "is_donor", "keep_until_s", "key",
+        "namespace", "pages", "parent", "pinned_children", "pinned_pages", "priority", "queued_as", "start", "used_at",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +60,7 @@ class Node:
         namespace: Namespace | None = None,
     ) -> None:
         self.parent = parent
+        self.first_page = b""
         self.start = start
         self.key = key
         self.pages = pages
@@ -87,10 +90,14 @@ class Node:
 
     def inherit(self, other: Node) -> None:
         """Be worth at least as much as `other`, whose every use was a use of this node too."""
-        self.used_at = max(self.used_at, other.used_at)
-        self.hits = max(self.hits, other.hits)
-        self.priority = max(self.priority, other.priority)
-        self.keep_until_s = max(self.keep_until_s, other.keep_until_s)
+        if other.used_at > self.used_at:
+            self.used_at = other.used_at
+        if other.hits > self.hits:
+            self.hits = other.hits
+        if other.priority > self.priority:
+            self.priority = other.priority
+        if other.keep_until_s > self.keep_until_s:
+            self.keep_until_s = other.keep_until_s
 
     def walk(self) -> Iterator[Node]:
         """Visit this node and all below it, parents first."""

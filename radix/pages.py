@@ -42,6 +42,10 @@ class Owner(IntEnum):
     QUARANTINED = 3
 
 
+FREE, REQUEST, TREE, QUARANTINED = map(int, Owner)
+"""The same as plain numbers: an enum's member costs a call to look up."""
+
+
 class OutOfPages(Exception):
     """Fewer pages are free or evictable than were asked for; nothing was changed.
 
@@ -55,7 +59,6 @@ class OutOfPages(Exception):
         self.available = available
 
 
-_ONE = [bytes((owner,)) for owner in Owner]
 _FREED_BY = ["free by " + owner.name.lower() for owner in Owner]
 
 
@@ -81,18 +84,13 @@ class PagePool:
         self._events: deque[tuple[int, str, Pages]] = deque(maxlen=RING_EVENTS)
         self._num_events = 0
 
-    def num_owned(self, owner: Owner) -> int:
+    def num_owned(self, owner: int) -> int:
         """Count the pages that `owner` holds."""
         return self._counts[owner]
 
     def owner_of(self, page: PageId) -> Owner:
         """Look up the owner of one page."""
         return Owner(self._owners[page])
-
-    def leading(self, pages: Pages, owner: Owner) -> int:
-        """Count the pages before the first that `owner` does not hold."""
-        owners = self._owners_of(pages)
-        return len(owners) - len(owners.lstrip(_ONE[owner]))
 
     def owners(self) -> npt.NDArray[np.uint8]:
         """Give the whole ledger, one `Owner` a page; a view that changes with it."""
@@ -108,31 +106,33 @@ class PagePool:
         Raises:
             OutOfPages: fewer are free; nothing was changed.
         """
-        taken = pages_of()
-        while (missing := num_pages - len(taken)) > 0:
-            if missing > len(self.free_ids):
-                available = len(taken) + len(self.free_ids)
-                self.free(taken, Owner.REQUEST)
-                raise OutOfPages(needed=num_pages, available=available)
-            pages = self.free_ids[-missing:]
-            del self.free_ids[-missing:]
-            pages.reverse()
-            taken += self._move(pages, Owner.FREE, Owner.REQUEST, "allocate")
-        return taken
+        free_ids = self.free_ids
+        if num_pages > len(free_ids):
+            raise OutOfPages(needed=num_pages, available=len(free_ids))
+        pages = free_ids[: -num_pages - 1 : -1]
+        del free_ids[-num_pages:]
+        taken = self._move(pages, FREE, REQUEST, "allocate")
+        if len(taken) == num_pages:
+            return taken
+        try:
+            return taken + self.allocate(num_pages - len(taken))
+        except OutOfPages as error:
+            self.free(taken, REQUEST)
+            raise OutOfPages(needed=num_pages, available=len(taken) + error.available) from None
 
     def adopt(self, pages: Pages) -> Pages:
         """Move pages from a request to the tree, up to the first that is not the request's to give; returns those."""
-        count = self.leading(pages, Owner.REQUEST)
-        if count < len(pages):
-            self._sift(pages[count : count + 1], Owner.REQUEST, "adopt")
+        owners = self._owners_of(pages)
+        if owners.count(REQUEST) != len(pages):
+            count = len(owners) - len(owners.lstrip(bytes((REQUEST,))))
+            self._sift(pages[count : count + 1], REQUEST, "adopt")
             pages = pages[:count]
-        return self._moved(pages, Owner.REQUEST, Owner.TREE, "adopt")
+        return self._moved(pages, REQUEST, TREE, "adopt")
 
-    def free(self, pages: Pages, owner: Owner) -> None:
+    def free(self, pages: Pages, owner: int) -> None:
         """Take pages back from `owner`; a quarantined one stays where it is."""
         if pages:
-            returned = self._move(pages, owner, Owner.FREE, _FREED_BY[owner])
-            self.free_ids += returned[::-1]
+            self.free_ids += self._move(pages, owner, FREE, _FREED_BY[owner])[::-1]
 
     def quarantine(self, page: PageId, reason: str) -> None:
         """Set one page aside for good, log its last events, count a mismatch. Doesn't search the free list."""
@@ -156,33 +156,32 @@ class PagePool:
             return bytes(map(self._owners.__getitem__, pages))
         return self._ledger[np.frombuffer(pages, np.int32)].tobytes()
 
-    def _move(self, pages: Pages, source: Owner, target: Owner, event: str) -> Pages:
+    def _move(self, pages: Pages, source: int, target: int, event: str) -> Pages:
         """Change the owner of those `pages` that are `source`'s, and set aside the others; returns those moved."""
         if self._owners_of(pages).count(source) != len(pages):
             pages = self._sift(pages, source, event)
         return self._moved(pages, source, target, event)
 
-    def _moved(self, pages: Pages, source: Owner, target: Owner, event: str) -> Pages:
+    def _moved(self, pages: Pages, source: int, target: int, event: str) -> Pages:
         num_pages = len(pages)
-        if num_pages < _NUMPY_FROM_PAGES:
-            owners, owner = self._owners, int(target)
-            for page in pages:
-                owners[page] = owner
-        else:
+        if num_pages >= _NUMPY_FROM_PAGES:
             self._ledger[np.frombuffer(pages, np.int32)] = target
+        else:
+            owners = self._owners
+            for page in pages:
+                owners[page] = target
         self._counts[source] -= num_pages
         self._counts[target] += num_pages
-        if pages:
-            self._record(event, pages[:])
+        self._record(event, pages[:])
         return pages
 
-    def _sift(self, pages: Pages, source: Owner, event: str) -> Pages:
+    def _sift(self, pages: Pages, source: int, event: str) -> Pages:
         rightful = pages_of()
         for page in pages:
             if self._owners[page] == source:
                 rightful.append(page)
-            elif self._owners[page] != Owner.QUARANTINED:
-                self.quarantine(page, f"{event}, but its owner is not {source.name.lower()}")
+            elif self._owners[page] != QUARANTINED:
+                self.quarantine(page, f"{event}, but its owner is not {Owner(source).name.lower()}")
         return rightful
 
     def _record(self, event: str, pages: Pages) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .eviction.queue import EvictionQueue
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PagePool
+from .pages import TREE, PagePool
 
 
 class Pins:
@@ -85,7 +85,7 @@ class Pins:
             return
         node.pinned_pages = pinned
         if node.is_detached:
-            self.pool.free(node.pages[pinned:], Owner.TREE)
+            self.pool.free(node.pages[pinned:], TREE)
             del node.pages[pinned:], node.key[pinned * self.page_tokens * TOKEN_BYTES :]
         else:
             self.evictable_pages += growth

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .eviction.policy import Policy
 from .eviction.queue import EvictionQueue
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
-from .pages import Owner, PageId, PagePool, Pages, pages_of
+from .pages import TREE, PageId, PagePool, Pages, pages_of
 from .pins import Pins
 
 FORK_LOOK = 8
@@ -70,17 +70,17 @@ class RadixTree:
         if node is None:
             return None
         page_bytes = self.page_bytes
-        offset = 0
-        while offset + page_bytes <= len(query):
+        offset, last = 0, len(query) - page_bytes
+        while offset <= last:
             child = node.children.get(query[offset : offset + page_bytes])
             if child is None:
                 break
             node = child
-            num_bytes = len(node.key)
-            if query.startswith(node.key, offset):
-                offset += num_bytes
+            key = node.key
+            if query.startswith(key, offset):
+                offset += len(key)
                 continue
-            offset += self._whole_pages(common_run(node.key, 0, query, offset))
+            offset += self._whole_pages(common_run(key, 0, query, offset))
             break
         return Position(node, offset // TOKEN_BYTES)
 
@@ -106,6 +106,8 @@ class RadixTree:
     def pages_to(self, position: Position) -> Pages:
         """List the pages from the root to `position`."""
         node, depth = position
+        if not depth:
+            return pages_of()
         runs = [node.pages[: (depth - node.start) // self.page_tokens]]
         while node.parent is not None:
             node = node.parent
@@ -118,6 +120,8 @@ class RadixTree:
     def settle(self, position: Position) -> Position:
         """Find a position again after splits."""
         node, depth = position
+        if depth > node.start or node.parent is None:
+            return position
         while depth <= node.start and node.parent is not None:
             node = node.parent
         return Position(node, depth)
@@ -139,9 +143,9 @@ class RadixTree:
         """
         node, depth = position
         duplicates = pages_of()
-        offset = 0
-        while offset < len(query):
-            if depth == node.end:
+        offset, stop = 0, len(query)
+        while offset < stop:
+            if depth == node.start + len(node.key) // TOKEN_BYTES:
                 child = node.children.get(query[offset : offset + self.page_bytes])
                 if child is None:
                     break
@@ -151,9 +155,9 @@ class RadixTree:
             duplicates += pages[first : first + run // self.page_bytes]
             offset += run
             depth += run // TOKEN_BYTES
-            if offset < len(query) and depth < node.end:
+            if offset < stop and depth < node.end:
                 node = self._split(node, depth)
-        if offset < len(query):
+        if offset < stop:
             node = self._append(node, query[offset:], pages[offset // self.page_bytes :])
             depth = node.end
         return Position(node, depth), duplicates
@@ -211,7 +215,7 @@ class RadixTree:
         """Free the unpinned donors below `node` whose tokens are the start of a page that is about to enter."""
         for child in list(islice(reversed(node.forks.get(page_key[:TOKEN_BYTES], {})), FORK_LOOK)):
             if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
-                self.pool.free(child.pages, Owner.TREE)
+                self.pool.free(child.pages, TREE)
                 self.pins.evictable_pages -= 1
                 self._remove(child)
 
@@ -253,19 +257,23 @@ class RadixTree:
 
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` unpinned pages, each from the end of the branch that goes first; returns how many."""
+        queue, policy, pins = self.queue, self.queue.policy, self.pins
         freed = pages_of()
-        while len(freed) < num_pages and (node := self.queue.head()) is not None:
-            count = min(num_pages - len(freed), len(node.pages) - node.pinned_pages)
+        missing = num_pages
+        while missing and (node := queue.head()) is not None:
+            count = min(missing, len(node.pages) - node.pinned_pages)
             freed += node.pages[: -count - 1 : -1]
-            self.pins.evictable_pages -= count
+            missing -= count
+            pins.evictable_pages -= count
             if not node.is_donor:
-                self.queue.policy.evicted(self.queue.rank(node))
+                policy.evicted(queue.head_rank)
             if count == len(node.pages):
                 self._remove(node)
             else:
                 del node.pages[-count:], node.key[-count * self.page_bytes :]
-        self.pool.free(freed, Owner.TREE)
-        self.version += bool(freed)
+        if freed:
+            self.pool.free(freed, TREE)
+            self.version += 1
         return len(freed)
 
     def detach_all(self) -> int:
@@ -297,7 +305,7 @@ class RadixTree:
             unpinned = node.pages[node.pinned_pages :]
             self.pins.evictable_pages -= len(unpinned)
             freed += len(unpinned)
-            self.pool.free(unpinned, Owner.TREE)
+            self.pool.free(unpinned, TREE)
             del node.pages[node.pinned_pages :], node.key[node.pinned_pages * self.page_bytes :]
             node.children.clear()
             node.forks.clear()
@@ -319,18 +327,26 @@ class RadixTree:
             del self.roots[node.namespace]
 
     def _link(self, child: Node) -> None:
-        assert child.parent is not None
-        child.parent.children[bytes(child.key[: self.page_bytes])] = child
-        child.parent.forks.setdefault(bytes(child.key[:TOKEN_BYTES]), {})[child] = None
+        parent, key = child.parent, child.key
+        assert parent is not None
+        child.first_page = first_page = bytes(key[: self.page_bytes])
+        parent.children[first_page] = child
+        token = first_page[:TOKEN_BYTES]
+        siblings = parent.forks.get(token)
+        if siblings is None:
+            parent.forks[token] = {child: None}
+        else:
+            siblings[child] = None
 
     def _unlink(self, child: Node) -> None:
-        assert child.parent is not None
-        del child.parent.children[bytes(child.key[: self.page_bytes])]
-        token = bytes(child.key[:TOKEN_BYTES])
-        siblings = child.parent.forks[token]
+        parent, first_page = child.parent, child.first_page
+        assert parent is not None
+        del parent.children[first_page]
+        token = first_page[:TOKEN_BYTES]
+        siblings = parent.forks[token]
         del siblings[child]
         if not siblings:
-            del child.parent.forks[token]
+            del parent.forks[token]
 
     def _whole_pages(self, num_bytes: int) -> int:
         return num_bytes - num_bytes % self.page_bytes

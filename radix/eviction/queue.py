@@ -43,6 +43,7 @@ class EvictionQueue:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.now_s = 0.0
+        self.head_rank = 0.0
         self._heap: list[tuple[float, int, Node]] = []
         self._wishes: list[tuple[float, int, Node]] = []
         self._serial = 0
@@ -53,8 +54,9 @@ class EvictionQueue:
             heappush(self._heap, self._entry(node))
 
     def head(self) -> Node | None:
-        """Find the leaf whose last page goes next; it stays in the queue. None when no page may go."""
-        self._drop_wishes()
+        """Find the leaf whose last page goes next; it stays, with its rank in `head_rank`. None when no page may go."""
+        if self._wishes:
+            self._drop_wishes()
         heap = self._heap
         while heap:
             rank, serial, node = heap[0]
@@ -66,6 +68,7 @@ class EvictionQueue:
             elif self.rank(node) > rank:
                 heapreplace(heap, self._entry(node))
             else:
+                self.head_rank = rank
                 return node
         return None
 
@@ -73,9 +76,9 @@ class EvictionQueue:
         """Where `node` stands in the order."""
         if node.is_donor:
             return _DONOR + node.used_at
-        weight = float(node.priority)
+        weight = node.priority
         if node.keep_until_s > self.now_s:
-            weight += KEEP_WEIGHT
+            return self.policy.rank(node, weight + KEEP_WEIGHT)
         return self.policy.rank(node, weight)
 
     def clear(self) -> None:
