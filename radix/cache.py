@@ -11,12 +11,12 @@ import numpy as np
 from . import invariants
 from .eviction.lru import Lru
 from .eviction.policy import Policy
-from .lease import Lease
+from .lease import NO_HINTS, Hints, Lease
 from .node import TOKEN_BYTES, Namespace, token_bytes
 from .pages import QUARANTINED, REQUEST, TREE, OutOfPages, PageId, PagePool, Pages, pages_of
 from .tree import Fork, Position, RadixTree
 
-__all__ = ["Lease", "Namespace", "OutOfPages", "PageId", "Pages", "PrefixCache"]
+__all__ = ["NO_HINTS", "Hints", "Lease", "Namespace", "OutOfPages", "PageId", "Pages", "PrefixCache"]
 
 
 class PrefixCache:
@@ -41,7 +41,7 @@ class PrefixCache:
         self.num_pages = num_pages
         self.page_tokens = page_tokens
         self.pool = PagePool(num_pages)
-        self.tree = RadixTree(page_tokens=page_tokens, pool=self.pool, policy=policy or Lru(num_pages=num_pages))
+        self.tree = RadixTree(page_tokens=page_tokens, pool=self.pool, policy=policy or Lru(num_pages))
         self.leases: set[Lease] = set()
         self.evicted_pages_total = 0
 
@@ -88,7 +88,13 @@ class PrefixCache:
         position = self.tree.match(namespace, token_bytes(token_ids))
         return position.depth if position else 0
 
-    def lease(self, namespace: Namespace, token_ids: np.ndarray, *, max_reuse_tokens: int) -> Lease:
+    def tell_time(self, now_s: float) -> None:
+        """Say what time it is, on any clock that doesn't go back: wishes to keep pages run out by it."""
+        self.tree.queue.now_s = now_s
+
+    def lease(
+        self, namespace: Namespace, token_ids: np.ndarray, *, max_reuse_tokens: int, hints: Hints = NO_HINTS
+    ) -> Lease:
         """Pin the longest cached prefix of `token_ids`, at most `max_reuse_tokens` of it, until `release`.
 
         When a cached page shares further tokens, the lease gets a page of its own (which may evict) and names the copy
@@ -98,7 +104,7 @@ class PrefixCache:
         if position is None:
             position = Position(self.tree.root(namespace), 0)
         self.tree.pin(position)
-        lease = Lease(self.tree, position, self.tree.pages_to(position))
+        lease = Lease(self.tree, position, self.tree.pages_to(position), hints)
         self.leases.add(lease)
         if fork is not None:
             self._take_copy(lease, fork)
@@ -147,6 +153,10 @@ class PrefixCache:
         held = self._enter(lease, token_ids)
         if tree.version == version:
             tree.touch(tree.settle(lease.position).node)
+        if found := lease.cached_tokens - lease.copied_tokens:
+            tree.settle(Position(lease.position.node, found)).node.hits += 1
+        if lease.hints is not NO_HINTS:
+            self._remember(lease)
         self.copied(lease)
         own = lease.own_page_ids
         if len(token_ids) % self.page_tokens and self._keep_donor(lease, token_ids):
@@ -220,6 +230,12 @@ class PrefixCache:
                 raise OutOfPages(needed=num_pages, available=self.free_pages + self.evictable_pages)
             self.evicted_pages_total += self.tree.evict(shortfall)
         return self.pool.allocate(num_pages)
+
+    def _remember(self, lease: Lease) -> None:
+        """Write a lease's wishes down where it ends; what is above can't go before it and inherits them."""
+        node = self.tree.settle(lease.position).node
+        node.priority = max(node.priority, lease.hints.priority)
+        node.keep_until_s = max(node.keep_until_s, self.tree.queue.now_s + lease.hints.keep_s)
 
     def _keep_donor(self, lease: Lease, token_ids: np.ndarray) -> bool:
         depth = lease.position.depth

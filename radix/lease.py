@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .pages import PageId, Pages, pages_of
 from .tree import Position, RadixTree
+
+
+class Hints(NamedTuple):
+    """What a request wishes for its pages after its end: they weigh in eviction and never pin.
+
+    A page of `priority` 1 stays one turnover of the pool longer; for `keep_s` seconds a page stays a few longer still.
+    """
+
+    priority: int = 0
+    keep_s: float = 0.0
+
+
+NO_HINTS = Hints()
 
 
 class Lease:
@@ -17,14 +32,15 @@ class Lease:
     """
 
     __slots__ = (
-        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "is_released", "page_ids", "position",
-        "tree",
+        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "hints", "is_released", "page_ids",
+        "position", "tree",
     )  # fmt: skip
 
-    def __init__(self, tree: RadixTree, position: Position, page_ids: Pages) -> None:
+    def __init__(self, tree: RadixTree, position: Position, page_ids: Pages, hints: Hints) -> None:
         self.tree = tree
         self.position = position
         self.page_ids = page_ids
+        self.hints = hints
         self.cached_tokens = position.depth
         self.copied_tokens = 0
         self.copy: tuple[PageId, PageId] | None = None

@@ -54,8 +54,8 @@ class Node:
         start: int,
         key: bytearray,
         pages: Pages,
-        *,
         used_at: float = 0.0,
+        *,
         is_donor: bool = False,
         namespace: Namespace | None = None,
     ) -> None:

@@ -39,7 +39,7 @@ class RadixTree:
 
     >>> from .eviction.lru import Lru
     >>> pool = PagePool(8)
-    >>> tree = RadixTree(page_tokens=1, pool=pool, policy=Lru(num_pages=8))
+    >>> tree = RadixTree(page_tokens=1, pool=pool, policy=Lru(8))
     >>> namespace = Namespace("m", None, "")
     >>> position, duplicates = tree.insert(Position(tree.root(namespace), 0), b"aaaabbbb", pool.allocate(2))
     >>> tree.match(namespace, b"aaaabbbbcccc").depth, tree.match(namespace, b"bbbb").depth

@@ -66,6 +66,8 @@ class Prompt:
     sampling: SamplingParams
     request_id: str
     salt: str = ""
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
     sample: int = 0
 
     def samples(self, n: int) -> list[Prompt]:

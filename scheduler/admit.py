@@ -46,7 +46,9 @@ def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
 def _lease(state: State, request: Request) -> Running | None:
     """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had."""
     known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
+    lease = state.cache.lease(
+        request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens, hints=request.hints
+    )
     if state.running:
         needed = _expected_pages(state, request) - len(lease.page_ids) + _promised_pages(state)
     else:

@@ -21,6 +21,7 @@ longer than the budget: on a slow machine the queue must move too."""
 def plan(state: State, *, now_s: float) -> StepPlan | None:
     """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run."""
     draft = Draft()
+    state.cache.tell_time(now_s)
     _decode(state, draft)
     budget_tokens = _prefill_budget(state, has_decode=bool(draft.rows))
     admit(state, draft, budget_tokens=budget_tokens, now_s=now_s)

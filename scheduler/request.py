@@ -8,7 +8,7 @@ from typing import NewType
 import numpy as np
 import numpy.typing as npt
 
-from radix.cache import Lease, Namespace
+from radix.cache import NO_HINTS, Hints, Lease, Namespace
 from wire.messages import Reuse
 from wire.sampling import SamplingParams
 
@@ -36,6 +36,7 @@ class Request:
     arrival: int
     arrived_s: float
     num_tokens: int
+    hints: Hints = NO_HINTS
     num_retractions: int = 0
     reuse: Reuse | None = None
     overtaken_tokens: int = 0

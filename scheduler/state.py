@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from radix.cache import PrefixCache
+from radix.eviction import POLICIES
 
 from .config import SchedulerConfig
 from .cost import OutputLength, StepCost
@@ -82,9 +83,10 @@ class Reply:
 
 def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
     """An empty scheduler over a pool of `limits.pool_tokens`."""
+    num_pages = limits.pool_tokens // page_tokens
     return State(
         config=config,
         limits=limits,
-        cache=PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens),
+        cache=PrefixCache(num_pages=num_pages, page_tokens=page_tokens, policy=POLICIES[config.eviction](num_pages)),
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

@@ -17,13 +17,14 @@ ATTENTION_TOKENS = 16384
 class CostAware:
     """Ranks by clock + uses x cost; a weight of 1 counts like as many uses again.
 
-    >>> policy = CostAware()
+    >>> policy = CostAware(100)
     >>> policy.evicted(3.0)
     >>> policy.moment(1), policy.cost(0), policy.cost(16384)
     (3.0, 1.0, 2.0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
         self._clock = 0.0
 
     def moment(self, num_pages: int) -> float:

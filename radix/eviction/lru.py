@@ -10,13 +10,13 @@ class Lru:
 
     A weight of 1 counts as one turnover of the pool: such a page stands as if it had been used that much later.
 
-    >>> policy = Lru(num_pages=100)
+    >>> policy = Lru(100)
     >>> first, second = policy.moment(4), policy.moment(4)
     >>> first < second < first + 100
     True
     """
 
-    def __init__(self, *, num_pages: int) -> None:
+    def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._clock = 0.0
 

@@ -30,7 +30,7 @@ class EvictionQueue:
 
     >>> from .lru import Lru
     >>> from radix.pages import pages_of
-    >>> queue = EvictionQueue(Lru(num_pages=8))
+    >>> queue = EvictionQueue(Lru(8))
     >>> old = Node(None, 0, bytearray(4), pages_of([0]), used_at=1)
     >>> new = Node(None, 0, bytearray(4), pages_of([1]), used_at=2)
     >>> queue.add(new); queue.add(old); queue.head() is old
