@@ -17,7 +17,7 @@ class SchedulerConfig:
     decode_step_ms: int = flag(100, "Time a step may take while rows decode; prefill gets what is left of it.")
     prefill_step_ms: int = flag(500, "Time a step may take while nothing decodes.")
     policy: str = flag("longest-prefix", "Queue order.", choices=("longest-prefix", "fcfs"))
-    eviction: str = flag("lru", "Which cached pages go first.", choices=("lru", "cost"))
+    eviction: str = flag("lru", "Which cached pages go first.", choices=("lru", "scan-resistant", "cost"))
     overtake_tokens: int = flag(65536, "Prompt tokens of later requests that may be computed before a waiting one.")
     overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")

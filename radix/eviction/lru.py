@@ -5,6 +5,9 @@ from __future__ import annotations
 from radix.node import Node
 
 
+_TICK = 2**-10
+
+
 class Lru:
     """Ranks by the last use, on a clock that counts the pages that entered the pool's tree.
 
@@ -21,8 +24,8 @@ class Lru:
         self._clock = 0.0
 
     def moment(self, num_pages: int) -> float:
-        """Advance the clock by one tick and the pages."""
-        self._clock += 1 + num_pages
+        """Advance the clock by the pages, or by a tick where none came."""
+        self._clock += num_pages or _TICK
         return self._clock
 
     def rank(self, node: Node, weight: float) -> float:
