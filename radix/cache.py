@@ -19,6 +19,10 @@ from .tree import Fork, Position, RadixTree
 __all__ = ["NO_HINTS", "Hints", "Lease", "Namespace", "OutOfPages", "PageId", "Pages", "PrefixCache"]
 
 
+LOW_WATER_DIVISOR = 256
+"""One page in so many is kept free between steps, once the pool has filled up."""
+
+
 class PrefixCache:
     """All pages of a KV pool: free, leased to requests, or cached under the tokens that they hold.
 
@@ -40,6 +44,7 @@ class PrefixCache:
             raise ValueError(f"num_pages and page_tokens must be >= 1, got {num_pages} and {page_tokens}")
         self.num_pages = num_pages
         self.page_tokens = page_tokens
+        self.low_water_pages = num_pages // LOW_WATER_DIVISOR
         self.pool = PagePool(num_pages)
         self.tree = RadixTree(page_tokens=page_tokens, pool=self.pool, policy=policy or Lru(num_pages))
         self.leases: set[Lease] = set()
@@ -165,6 +170,18 @@ class PrefixCache:
         self.leases.remove(lease)
         self.pool.free(own, REQUEST)
         tree.unpin(held or lease.position)
+
+    def evict_ahead(self) -> int:
+        """Evict up to the low-water mark of free pages; returns how many went.
+
+        For the time after a plan was sent, so that the next one finds pages without evicting while it is awaited.
+        """
+        shortfall = min(self.low_water_pages - len(self.pool.free_ids), self.evictable_pages)
+        if shortfall <= 0:
+            return 0
+        evicted = self.tree.evict(shortfall)
+        self.evicted_pages_total += evicted
+        return evicted
 
     def flush(self) -> int:
         """Forget everything cached; returns how many pages came free. Leased ones follow with their last lease."""

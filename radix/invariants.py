@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import numpy as np
 
 from .eviction.queue import is_candidate
 from .lease import Lease
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PageId, PagePool, pages_of
+from .pages import Owner, PageId, PagePool, Pages, pages_of
 from .tree import RadixTree
 
 
@@ -58,16 +57,23 @@ def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Leas
 
 
 def _is_ledger_right(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> bool:
-    """Compare all claims with the ledger in bulk: 400,000 pages take some tens of milliseconds."""
+    """Compare all claims with the ledger in bulk: 400,000 pages in 10,000 nodes take some milliseconds."""
     ledger = pool.owners()
     is_usable = ledger != Owner.QUARANTINED
-    claimed_pages: dict[Owner, Iterable[PageId]] = {
-        Owner.FREE: pool.free_ids,
-        Owner.TREE: chain.from_iterable(node.pages for node in [*_attached(tree), *_detached(leases)]),
-        Owner.REQUEST: chain.from_iterable(lease.own_page_ids for lease in leases),
+    leases = list(leases)
+    claims: dict[Owner, Iterable[Pages]] = {
+        Owner.FREE: [pool.free_ids],
+        Owner.TREE: (node.pages for node in [*_attached(tree), *_detached(leases)]),
+        Owner.REQUEST: (lease.own_page_ids for lease in leases),
     }
-    for owner, pages in claimed_pages.items():
-        times = np.bincount(np.fromiter(pages, dtype=np.int64), minlength=pool.num_pages)
+    for owner, runs in claims.items():
+        pages = pages_of()
+        for run in runs:
+            pages += run
+        if not pages:
+            times = np.zeros(pool.num_pages, np.int64)
+        else:
+            times = np.bincount(np.frombuffer(pages, np.int32), minlength=pool.num_pages)
         if (times != (ledger == owner))[is_usable].any():
             return False
     return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from radix.node import Node
 
-
 _TICK = 2**-10
 
 
