@@ -122,12 +122,14 @@ class PagePool:
 
     def adopt(self, pages: Pages) -> Pages:
         """Move pages from a request to the tree, up to the first that is not the request's to give; returns those."""
-        owners = self._owners_of(pages)
-        if owners.count(REQUEST) != len(pages):
-            count = len(owners) - len(owners.lstrip(bytes((REQUEST,))))
+        if not self._belong_to(pages, REQUEST):
+            count = 0
+            while self._owners[pages[count]] == REQUEST:
+                count += 1
             self._sift(pages[count : count + 1], REQUEST, "adopt")
             pages = pages[:count]
-        return self._moved(pages, REQUEST, TREE, "adopt")
+        self._enter(pages, REQUEST, TREE, "adopt")
+        return pages
 
     def free(self, pages: Pages, owner: int) -> None:
         """Take pages back from `owner`; a quarantined one stays where it is."""
@@ -145,24 +147,29 @@ class PagePool:
         self._counts[owner] -= 1
         self._counts[Owner.QUARANTINED] += 1
         self._owners[page] = Owner.QUARANTINED
-        self._record("quarantine", pages_of((page,)))
+        self._events.append((self._num_events, "quarantine", pages_of((page,))))
+        self._num_events += 1
 
     def recount(self) -> None:
         """Set the counts to what the ledger's entries say. O(pages)."""
         self._counts = [self._owners.count(owner) for owner in Owner]
 
-    def _owners_of(self, pages: Pages) -> bytes:
-        if len(pages) < _NUMPY_FROM_PAGES:
-            return bytes(map(self._owners.__getitem__, pages))
-        return self._ledger[np.frombuffer(pages, np.int32)].tobytes()
-
     def _move(self, pages: Pages, source: int, target: int, event: str) -> Pages:
         """Change the owner of those `pages` that are `source`'s, and set aside the others; returns those moved."""
-        if self._owners_of(pages).count(source) != len(pages):
+        if not self._belong_to(pages, source):
             pages = self._sift(pages, source, event)
-        return self._moved(pages, source, target, event)
+        self._enter(pages, source, target, event)
+        return pages
 
-    def _moved(self, pages: Pages, source: int, target: int, event: str) -> Pages:
+    def _belong_to(self, pages: Pages, owner: int) -> bool:
+        if len(pages) < _NUMPY_FROM_PAGES:
+            owners = bytes(map(self._owners.__getitem__, pages))
+        else:
+            owners = self._ledger[np.frombuffer(pages, np.int32)].tobytes()
+        return owners.count(owner) == len(pages)
+
+    def _enter(self, pages: Pages, source: int, target: int, event: str) -> None:
+        """Write a change of owner down, and enter it in the ring: one event, however many pages it is about."""
         num_pages = len(pages)
         if num_pages >= _NUMPY_FROM_PAGES:
             self._ledger[np.frombuffer(pages, np.int32)] = target
@@ -172,8 +179,8 @@ class PagePool:
                 owners[page] = target
         self._counts[source] -= num_pages
         self._counts[target] += num_pages
-        self._record(event, pages[:])
-        return pages
+        self._events.append((self._num_events, event, pages[:]))
+        self._num_events += 1
 
     def _sift(self, pages: Pages, source: int, event: str) -> Pages:
         rightful = pages_of()
@@ -183,8 +190,3 @@ class PagePool:
             elif self._owners[page] != QUARANTINED:
                 self.quarantine(page, f"{event}, but its owner is not {Owner(source).name.lower()}")
         return rightful
-
-    def _record(self, event: str, pages: Pages) -> None:
-        """Enter one event in the ring, however many pages it is about: O(pages) to read, O(1) to write."""
-        self._events.append((self._num_events, event, pages))
-        self._num_events += 1

@@ -95,8 +95,11 @@ class RadixTree:
             key = node.key[index * self.page_bytes : (index + 1) * self.page_bytes]
             num_tokens = common_tokens(key, rest)
             return Fork(node.pages[index], Position(node, depth + self.page_tokens), num_tokens) if num_tokens else None
+        siblings = node.forks.get(rest[:TOKEN_BYTES])
+        if siblings is None:
+            return None
         best: Fork | None = None
-        for child in islice(reversed(node.forks.get(rest[:TOKEN_BYTES], {})), FORK_LOOK):
+        for child in islice(reversed(siblings), FORK_LOOK):
             num_tokens = common_tokens(child.key[: self.page_bytes], rest)
             if best is None or num_tokens > best.num_tokens:
                 end = min(depth + self.page_tokens, child.end)
@@ -185,13 +188,17 @@ class RadixTree:
         node.used_at = self.queue.policy.moment(0)
 
     def _append(self, node: Node, key: bytes, pages: Pages) -> Node:
-        pages = self.pool.adopt(pages)
-        if not pages:
+        adopted = self.pool.adopt(pages)
+        if len(adopted) < len(pages):
+            key = key[: len(adopted) * self.page_bytes]
+        if not adopted:
             return node
+        return self._grow(node, key, adopted)
+
+    def _grow(self, node: Node, key: bytes, pages: Pages) -> Node:
         if node.forks:
             self._drop_superseded(node, key[: self.page_bytes])
         moment = self.queue.policy.moment(len(pages))
-        key = key[: len(pages) * self.page_bytes]
         if node.parent is None or node.children or node.pinned_children:
             child = Node(node, node.end, bytearray(key), pages, used_at=moment)
             self._add_child(child)
@@ -213,7 +220,10 @@ class RadixTree:
 
     def _drop_superseded(self, node: Node, page_key: bytes) -> None:
         """Free the unpinned donors below `node` whose tokens are the start of a page that is about to enter."""
-        for child in list(islice(reversed(node.forks.get(page_key[:TOKEN_BYTES], {})), FORK_LOOK)):
+        siblings = node.forks.get(page_key[:TOKEN_BYTES])
+        if siblings is None:
+            return
+        for child in list(islice(reversed(siblings), FORK_LOOK)):
             if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
                 self.pool.free(child.pages, TREE)
                 self.pins.evictable_pages -= 1

@@ -50,7 +50,7 @@ class EvictionQueue:
 
     def add(self, node: Node) -> None:
         """Enter a node unless it's in already or has no page to give."""
-        if not node.queued_as and is_candidate(node):
+        if not (node.queued_as or node.children) and is_candidate(node):
             heappush(self._heap, self._entry(node))
 
     def head(self) -> Node | None:
