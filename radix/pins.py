@@ -5,9 +5,9 @@ A pin at a position holds every page from the root to it. Knows nodes, not how t
 
 from __future__ import annotations
 
-from .eviction import EvictionQueue
+from .eviction.queue import EvictionQueue
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PagePool
+from .pages import TREE, PagePool
 
 
 class Pins:
@@ -21,21 +21,47 @@ class Pins:
 
     def pin(self, node: Node, depth: int) -> None:
         """Keep the path to `depth` tokens, in `node`, from eviction. O(nodes that nobody had pinned yet)."""
-        was_pinned = node.is_pinned
-        node.ends[depth] = node.ends.get(depth, 0) + 1
-        self._changed(node, was_pinned)
+        ends = node.ends
+        if depth in ends:
+            ends[depth] += 1
+            return
+        had_ends = bool(ends)
+        ends[depth] = 1
+        if node.pinned_children:
+            return
+        pinned = -(-(depth - node.start) // self.page_tokens)
+        if pinned > node.pinned_pages:
+            self.evictable_pages -= pinned - node.pinned_pages
+            node.pinned_pages = pinned
+        while not had_ends and (parent := node.parent) is not None:
+            node = parent
+            node.pinned_children += 1
+            if node.pinned_children > 1:
+                return
+            had_ends = bool(node.ends)
+            self.evictable_pages -= len(node.pages) - node.pinned_pages
+            node.pinned_pages = len(node.pages)
 
     def unpin(self, node: Node, depth: int) -> Node | None:
         """Undo one `pin`; returns the root when nothing under it is pinned any more.
 
         A detached page that nobody pins any more is freed.
         """
-        was_pinned = node.is_pinned
-        if node.ends[depth] > 1:
-            node.ends[depth] -= 1
-        else:
-            del node.ends[depth]
-        return self._changed(node, was_pinned)
+        ends = node.ends
+        if ends[depth] > 1:
+            ends[depth] -= 1
+            return None
+        del ends[depth]
+        while not node.pinned_children:
+            self._shrink(node)
+            if node.ends:
+                return None
+            parent = node.parent
+            if parent is None:
+                return node
+            parent.pinned_children -= 1
+            node = parent
+        return None
 
     def pages_held_by_one(self, node: Node, depth: int) -> int:
         """Count the pages on the path to `depth` that only one pin, the one there, keeps from eviction."""
@@ -51,28 +77,16 @@ class Pins:
             node = node.parent
             depth, others = node.end, list(node.ends)
 
-    def _changed(self, node: Node, was_pinned: bool) -> Node | None:
-        """Carry a change of `node.ends` up the path; returns the root when it came to it."""
-        current: Node | None = node
-        while current is not None:
-            if current.pinned_children:
-                pinned = len(current.pages)
-            else:
-                tokens = max(current.ends, default=current.start) - current.start
-                pinned = -(-tokens // self.page_tokens)
-            growth, current.pinned_pages = pinned - current.pinned_pages, pinned
-            if current.is_detached:
-                self.pool.free(current.pages[pinned:], Owner.TREE)
-                del current.pages[pinned:], current.key[pinned * self.page_tokens * TOKEN_BYTES :]
-            else:
-                self.evictable_pages -= growth
-                self.queue.add(current)
-            parent = current.parent
-            if current.is_pinned == was_pinned:
-                return None
-            if parent is None:
-                return current
-            was_pinned = parent.is_pinned
-            parent.pinned_children += 1 if current.is_pinned else -1
-            current = parent
-        return None
+    def _shrink(self, node: Node) -> None:
+        """Let go of the pages that no pin in `node` needs any more; none is below it."""
+        pinned = -(-(max(node.ends) - node.start) // self.page_tokens) if node.ends else 0
+        growth = node.pinned_pages - pinned
+        if not growth:
+            return
+        node.pinned_pages = pinned
+        if node.is_detached:
+            self.pool.free(node.pages[pinned:], TREE)
+            del node.pages[pinned:], node.key[pinned * self.page_tokens * TOKEN_BYTES :]
+        else:
+            self.evictable_pages += growth
+            self.queue.add(node)

@@ -130,7 +130,8 @@ class Waiters:
 
     def grown(self, node: Node, depth: int, page_key: bytes) -> None:
         """Take notice of pages behind `depth`, the end of `node` until now; the first has the tokens `page_key`."""
-        branch = self._root_at(node) if depth == 0 else self.halts.get(node, {}).get(depth)
+        halts = self.halts.get(node)
+        branch = halts.get(depth) if halts else self._root_at(node) if depth == 0 else None
         if branch is None:
             return
         if not branch.is_covered:

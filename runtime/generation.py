@@ -70,6 +70,8 @@ class Prompt:
     request_id: str
     salt: str = ""
     priority: int = 0
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
     sample: int = 0
 
     def samples(self, n: int) -> list[Prompt]:

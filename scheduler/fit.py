@@ -14,7 +14,9 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     until what it's expected to need is there, and that is more with every retraction.
     """
     known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
+    lease = state.cache.lease(
+        request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens, hints=request.hints
+    )
     lengths = state.output_length.of(request.namespace)
     expected_pages = _expected_pages(state, request, lengths)
     if state.running:

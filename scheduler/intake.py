@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radix.cache import Namespace
+from radix.cache import Hints, Namespace
 from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong
 from wire.errors import Refused as RefusedError
@@ -52,6 +52,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         arrival=state.counters.requests_total,
         arrived_s=now_s,
         priority=message.priority,
+        hints=Hints(priority=message.cache_priority, keep_s=message.cache_ttl_s),
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )

@@ -22,6 +22,7 @@ longer than the budget: on a slow machine the queue must move too."""
 def plan(state: State, *, now_s: float) -> StepPlan | None:
     """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run."""
     draft = Draft()
+    state.cache.tell_time(now_s)
     _grow_decoding(state, draft)
     draft.work.decodes = len(state.decoding)
     prefill_s = _prefill_budget_s(state, draft)

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from .request import Request
 from .state import State
 
-OVERTAKE_SHARE = 0.5
-"""Part of the queue that may be put before a request that came earlier."""
-
 GRANTED_REQUESTS = 16
-"""How many may be put before it however short the queue is."""
+"""How many may be put before a request that came earlier however short the queue is."""
 
 
 def in_order(state: State, *, now_s: float) -> Iterator[tuple[Request, bool]]:
@@ -34,9 +31,9 @@ def is_overdue(state: State, request: Request, *, now_s: float) -> bool:
     """Whether others have gone before this request for long enough.
 
     It is when it has been overtaken and has waited `overtake_seconds`, or was retracted, or when as many have overtaken
-    it as may: as many requests as half of those that wait, or as much work as half of what the whole queue has to
-    compute. So a wait grows to about one and a half times what first come, first served would make of it. Sixteen
-    requests, and the work of one full step, are always granted, but never more than `overtake_tokens`. If a request is
+    it as may: `overtake_share` of those that wait, or of the work that the whole queue holds. So with a half a wait
+    grows to about one and a half times what first come, first served would make of it. Sixteen requests, and the work
+    of one full step, are always granted, but never more than `overtake_tokens`. If a request is
     overdue, so are all that came before it. A depth-first sweep comes to everybody anyway.
     """
     queue, config = state.waiting, state.config
@@ -45,9 +42,9 @@ def is_overdue(state: State, request: Request, *, now_s: float) -> bool:
     num_overtaken = queue.overtaken_requests(request)
     if num_overtaken == 0:
         return False
-    fair_tokens = max(config.prefill_tokens, int(OVERTAKE_SHARE * queue.pending_tokens))
+    fair_tokens = max(config.prefill_tokens, config.overtake_share * queue.pending_tokens)
     return (
-        num_overtaken >= max(GRANTED_REQUESTS, OVERTAKE_SHARE * len(queue))
+        num_overtaken >= max(GRANTED_REQUESTS, config.overtake_share * len(queue))
         or queue.overtaken_tokens(request) >= min(config.overtake_tokens, fair_tokens)
         or now_s - request.arrived_s >= config.overtake_seconds
     )

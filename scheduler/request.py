@@ -9,7 +9,7 @@ from typing import NewType
 import numpy as np
 import numpy.typing as npt
 
-from radix.cache import Lease, Namespace
+from radix.cache import NO_HINTS, Hints, Lease, Namespace
 from wire.messages import Reuse
 from wire.sampling import SamplingParams
 
@@ -38,6 +38,7 @@ class Request:
     arrival: int
     arrived_s: float
     priority: int = 0
+    hints: Hints = NO_HINTS
     output: array[int] = field(default_factory=lambda: array("i"))
     num_retractions: int = 0
     reuse: Reuse | None = None

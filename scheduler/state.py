@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from radix.cache import PrefixCache
+from radix.eviction import POLICIES
 from wire.messages import Chunk
 
 from .config import SchedulerConfig
@@ -94,7 +95,8 @@ class Reply:
 
 def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
     """An empty scheduler over a pool of `limits.pool_tokens`."""
-    cache = PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens)
+    num_pages = limits.pool_tokens // page_tokens
+    cache = PrefixCache(num_pages=num_pages, page_tokens=page_tokens, policy=POLICIES[config.eviction](num_pages))
     return State(
         config=config,
         limits=limits,

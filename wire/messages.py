@@ -41,6 +41,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag=True):
     `sampling` is checked and its `seed` is set; `stop_token_ids` holds the end-of-sequence ids unless they are ignored.
     A `max_new_tokens` of None becomes what still fits; one that can't fit is refused by the scheduler, which knows the
     limits. `salt` separates caches: KV of one salt is never served to another. The higher `priority` goes first.
+    `cache_priority` and `cache_ttl_s` (seconds after the end) weigh when pages are evicted.
     """
 
     request_id: str
@@ -48,6 +49,8 @@ class Submit(Struct, frozen=True, kw_only=True, tag=True):
     sampling: SamplingParams
     salt: str = ""
     priority: int = 0
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
 
 
 class Cancel(Struct, frozen=True, kw_only=True, tag=True):

@@ -230,6 +230,15 @@ async def test_the_priority_travels_from_every_route(server: Server, http: aioht
     assert submit.priority == -7
 
 
+async def test_wishes_to_keep_the_cache_travel_and_are_none_by_default(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    await _generate(http, text="x", rid="a", cache_priority=2, cache_ttl_s=30)
+    await _generate(http, text="x", rid="b")
+    submits = [message for message in server.scheduler.received if isinstance(message, Submit)]
+    assert [(submit.cache_priority, submit.cache_ttl_s) for submit in submits] == [(2, 30.0), (0, 0.0)]
+
+
 @pytest.mark.parametrize("text", ["", "héllo", "日本語", "👩‍👩‍👧"])
 async def test_multibyte_text_survives_a_stream_of_single_bytes(
     server: Server, http: aiohttp.ClientSession, text: str
