@@ -12,6 +12,11 @@ class RunnerConfig:
     """How the model is held and how large the KV pool is."""
 
     dtype: str = flag("auto", "Type of weights and KV.", choices=("auto", "bfloat16", "float32"))
+    model_impl: str = flag(
+        "auto",
+        "Code that computes the model: axil's own, or transformers' (slower); auto is axil's where it has the family.",
+        choices=("auto", "axil", "transformers"),
+    )
     attention: str = flag("auto", "Attention backend.", choices=("auto", "torch"))
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .errors import StartError
+
+log = logging.getLogger(__name__)
 
 MIN_AUTO_PAGES = 16
 _GIB = 1 << 30
@@ -67,6 +70,30 @@ def token_bytes(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: tor
     return 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
 
 
+def check_context_fits(context_tokens: int, *, num_pages: int, page_tokens: int, is_asked_for: bool) -> None:
+    """See whether the longest request can be held; one that was not asked for is only warned about.
+
+    Raises:
+        StartError: `--context-length` asks for more than the pool holds; names numbers that work.
+    """
+    pool_tokens = num_pages * page_tokens
+    if context_tokens <= pool_tokens:
+        return
+    enough = -(-context_tokens // page_tokens) * page_tokens
+    if is_asked_for:
+        raise StartError(
+            f"--context-length {context_tokens} is more than the KV pool's {pool_tokens} tokens; "
+            f"set --max-total-tokens to at least {enough}, or --context-length to at most {pool_tokens}"
+        )
+    log.warning(
+        "the KV pool holds %d tokens, the model's context %d: longer requests are refused; for all, set"
+        " --max-total-tokens %d",
+        pool_tokens,
+        context_tokens,
+        enough,
+    )
+
+
 def choose_num_pages(
     *,
     page_tokens: int,
@@ -97,9 +124,10 @@ def choose_num_pages(
         )
     num_pages = max_total_tokens // page_tokens
     # The last tenth stays for activations.
-    largest = int(0.9 * free_bytes) // page_bytes
-    if num_pages <= largest:
+    if num_pages <= int(0.9 * free_bytes) // page_bytes:
         return num_pages
+    # What is free at the next start is never quite the same.
+    largest = int(0.88 * free_bytes) // page_bytes
     raise StartError(
         f"--max-total-tokens {max_total_tokens} needs {num_pages * page_bytes / _GIB:.2f} GiB, and "
         f"{free_bytes / _GIB:.2f} GiB are free; "

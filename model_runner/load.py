@@ -1,4 +1,4 @@
-"""Builds a runner from a launch: configuration, weights, KV pool, warm-up. Knows no sockets."""
+"""Builds a runner from a launch: model, KV pool, warm-up. Knows no sockets."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from wire.sampling import SamplingParams
 from .attention.backend import AttentionSpec
 from .attention.torch_backend import TorchAttention, TorchStep
 from .batch import build_batch
-from .config import RunnerConfig, RunnerLaunch
+from .config import RunnerLaunch
 from .errors import StartError
-from .host import free_memory_bytes, usable_cores
-from .kv_pool import choose_num_pages, token_bytes
-from .layers import MAX_PACKED_BYTES, can_pack
-from .model_config import ModelConfig, read_model_config
-from .models.decoder import num_parameters
-from .models.registry import make_model
+from .host import free_memory_bytes
+from .implementation import build
+from .kv_pool import check_context_fits, choose_num_pages, token_bytes
 from .rows import RowTable
 from .runner import Runner
-from .weights import OnProgress, load_weights, weight_files
+from .weights import OnProgress, weight_files
 
 _GIB = 1 << 30
 
@@ -49,22 +46,12 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     """
     started = time.monotonic()
     config = launch.config
-    path = Path(launch.weights)
-    files = weight_files(path)
-    model_config = read_model_config(Path(launch.model_config))
-    context_tokens = _context_tokens(config, model_config)
+    files = weight_files(Path(launch.weights))
     dtype = resolve_dtype(config.dtype)
-    _check_weights_fit(model_config, dtype)
-
-    model = make_model(model_config, dtype)
-    # Pieces of a tensor are too small to share among threads.
-    torch.set_num_threads(1)
-    load_weights(model, path, on_progress)
-    torch.set_num_threads(config.threads or usable_cores())
-    model.pack()
+    built = build(launch, dtype, on_progress)
     load_s = time.monotonic() - started
 
-    spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
+    spec = built.spec
     bytes_per_token = token_bytes(
         num_layers=spec.num_layers, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim, dtype=dtype
     )
@@ -75,23 +62,31 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
+    pool_tokens = num_pages * config.page_tokens
+    check_context_fits(
+        built.context_tokens,
+        num_pages=num_pages,
+        page_tokens=config.page_tokens,
+        is_asked_for=config.context_length is not None,
+    )
     backend = make_backend(config.attention, spec)
     pool = backend.make_kv_pool(num_pages)
-    runner = Runner(model, backend, pool, tokenizer=Path(launch.tokenizer))
-    _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=model_config.vocabulary)
+    runner = Runner(built.model, backend, pool, tokenizer=Path(launch.tokenizer))
+    _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     return Loaded(
         runner=runner,
         ready=Ready(
             num_pages=num_pages,
             page_tokens=config.page_tokens,
-            vocabulary=model_config.vocabulary,
-            context_tokens=context_tokens,
-            model_fingerprint=fingerprint(Path(launch.model_config), files, dtype_name),
+            vocabulary=built.model.vocabulary,
+            context_tokens=built.context_tokens,
+            model_fingerprint=fingerprint(Path(launch.model_config), files, f"{dtype_name} {built.code}"),
         ),
         facts={
-            "kv_pool_tokens": num_pages * config.page_tokens,
-            "kv_pool_gib": round(num_pages * config.page_tokens * bytes_per_token / _GIB, 2),
+            "model_impl": built.code,
+            "kv_pool_tokens": pool_tokens,
+            "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
             "dtype": dtype_name,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),
@@ -105,20 +100,6 @@ def resolve_dtype(name: str) -> torch.dtype:
         has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return torch.bfloat16 if has_bfloat16 else torch.float32
     return torch.bfloat16 if name == "bfloat16" else torch.float32
-
-
-def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
-    """The shape of a model's attention."""
-    return AttentionSpec(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        scale=config.attention_scale,
-        dtype=dtype,
-        page_tokens=page_tokens,
-        windows=config.windows,
-    )
 
 
 def make_backend(name: str, spec: AttentionSpec) -> TorchAttention:
@@ -135,38 +116,14 @@ def make_backend(name: str, spec: AttentionSpec) -> TorchAttention:
     return backend
 
 
-def fingerprint(model_config: Path, files: Sequence[Path], dtype_name: str) -> str:
-    """Identity of what computes the KV: configuration, weight files (path, size, time) and dtype."""
+def fingerprint(model_config: Path, files: Sequence[Path], computed_in: str) -> str:
+    """Identity of what computes the KV: configuration, weight files (path, size, time), dtype and code."""
     digest = hashlib.sha256(model_config.read_bytes())
     for file in files:
         stat = file.stat()
         digest.update(f"\0{file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
-    digest.update(f"\0{dtype_name}".encode())
+    digest.update(f"\0{computed_in}".encode())
     return digest.hexdigest()[:32]
-
-
-def _context_tokens(config: RunnerConfig, model_config: ModelConfig) -> int:
-    if config.context_length is None:
-        return model_config.context_tokens
-    if config.context_length > model_config.context_tokens:
-        raise StartError(
-            f"--context-length {config.context_length} is more than the model was made for; "
-            f"set it to at most {model_config.context_tokens}"
-        )
-    return config.context_length
-
-
-def _check_weights_fit(config: ModelConfig, dtype: torch.dtype) -> None:
-    needed, free = num_parameters(config) * dtype.itemsize, free_memory_bytes()
-    head_bytes = config.vocabulary * config.hidden_size * dtype.itemsize
-    if config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
-        needed += head_bytes
-    if needed <= free:
-        return
-    cure = "--dtype bfloat16 or a smaller model" if dtype == torch.float32 else "a smaller model"
-    raise StartError(
-        f"the weights need {needed / _GIB:.2f} GiB and {free / _GIB:.2f} GiB of memory are free; use {cure}"
-    )
 
 
 def _warm_up(runner: Runner[TorchStep], *, page_tokens: int, num_pages: int, vocabulary: int) -> None:

@@ -76,13 +76,22 @@ def read_model_config(path: Path) -> ModelConfig:
     Raises:
         ValueError: it can't be read as one, or asks for something that is not supported; the message names it.
     """
+    return parse_model_config(read_json(path))
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Decode a `config.json`.
+
+    Raises:
+        ValueError: it can't be read, or is none.
+    """
     try:
         raw = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"can't read the model's configuration {path}: {error}") from error
     if not isinstance(raw, dict):
         raise ValueError(f"{path} holds no JSON object")
-    return parse_model_config(raw)
+    return raw
 
 
 def parse_model_config(raw: Mapping[str, object]) -> ModelConfig:
@@ -91,7 +100,9 @@ def parse_model_config(raw: Mapping[str, object]) -> ModelConfig:
     Raises:
         ValueError: a key is missing or asks for something that is not supported; the message names it.
     """
-    family = _family(raw)
+    family = find_family(raw)
+    if family is None:
+        raise unknown_architecture(raw)
     raw = {**_DEFAULTS[family], **raw}
     _refuse_unsupported(raw, family)
     num_heads = integer(raw, "num_attention_heads")
@@ -128,16 +139,26 @@ def parse_model_config(raw: Mapping[str, object]) -> ModelConfig:
     )
 
 
-def _family(raw: Mapping[str, object]) -> Family:
-    names = raw.get("architectures")
-    architectures = names if isinstance(names, list) else []
+def find_family(raw: Mapping[str, object]) -> Family | None:
+    """The family that a decoded `config.json` names, if it is one of ours."""
+    architectures = _architectures(raw)
     for name in architectures:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
     if not architectures and raw.get("model_type") in ARCHITECTURES.values():
         return cast("Family", raw["model_type"])
-    asked = ", ".join(map(str, architectures)) or f"model_type {raw.get('model_type')}"
-    raise ValueError(f"unknown architecture {asked}; known ones are {', '.join(ARCHITECTURES)}")
+    return None
+
+
+def unknown_architecture(raw: Mapping[str, object]) -> ValueError:
+    """The error for a model of a family that isn't ours."""
+    asked = ", ".join(_architectures(raw)) or f"model_type {raw.get('model_type')}"
+    return ValueError(f"unknown architecture {asked}; known ones are {', '.join(ARCHITECTURES)}")
+
+
+def _architectures(raw: Mapping[str, object]) -> list[str]:
+    names = raw.get("architectures")
+    return list(map(str, names)) if isinstance(names, list) else []
 
 
 def _refuse_unsupported(raw: Mapping[str, object], family: Family) -> None:

@@ -51,7 +51,6 @@ def main() -> None:
     results.send(encode(loaded.ready))
     threading.Thread(target=_beat, args=(endpoints, loaded.runner), name="heartbeat", daemon=True).start()
     child.tell(Started(facts=loaded.facts))
-    log.info("ready %s", " ".join(f"{key}={value}" for key, value in loaded.facts.items()))
     try:
         _serve(loaded.runner, plans, results)
     except Exception as error:
@@ -66,18 +65,13 @@ def main() -> None:
 
 
 def _why_it_failed(error: Exception) -> str:
-    """The sentence for the operator; a traceback goes to the log only where the cause is not known."""
+    """The sentence for the operator, who gets it from the launcher; a traceback is logged where nothing is known."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        message = (
-            "out of memory while loading the model; use --dtype bfloat16, a lower --mem-fraction or a smaller model"
-        )
-    elif isinstance(error, StartError | ValueError | OSError):
-        message = str(error)
-    else:
-        log.exception("failed to start")
-        return f"the model runner failed to start: {type(error).__name__}: {error}"
-    log.error("failed to start: %s", message)
-    return message
+        return "out of memory while loading the model; use --dtype bfloat16, a lower --mem-fraction or a smaller model"
+    if isinstance(error, StartError | ValueError | OSError):
+        return str(error)
+    log.exception("failed to start")
+    return f"the model runner failed to start: {type(error).__name__}: {error}"
 
 
 def _serve(runner: Runner[TorchStep], plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:

@@ -20,7 +20,7 @@ from .grammars import GrammarRules
 from .kv_pool import KVPool
 from .logit_rules import LogitRules
 from .logprobs import PromptScorer
-from .models.decoder import Decoder
+from .models.model import Model
 from .rows import RowTable
 from .sampler import Sampled, sample
 
@@ -33,14 +33,14 @@ class Runner(Generic[Handle]):
     """A model, its KV pool and the rows that live in it."""
 
     def __init__(
-        self, model: Decoder, backend: AttentionBackend[Handle], pool: KVPool, *, tokenizer: Path | None = None
+        self, model: Model, backend: AttentionBackend[Handle], pool: KVPool, *, tokenizer: Path | None = None
     ) -> None:
         self._model = model
         self._backend = backend
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
-        self._rules = LogitRules(vocabulary=model.config.vocabulary)
-        self._grammars = GrammarRules(vocabulary=model.config.vocabulary, tokenizer=tokenizer)
+        self._rules = LogitRules(vocabulary=model.vocabulary)
+        self._grammars = GrammarRules(vocabulary=model.vocabulary, tokenizer=tokenizer)
         self._scorer = PromptScorer()
         self._next_step = 0
 
@@ -76,7 +76,7 @@ class Runner(Generic[Handle]):
                 self._table.append_pages(chunk.row, chunk.page_ids)
         if not plan.decodes and not plan.chunks:
             return StepResult(step=plan.step, token_ids=b"")
-        batch = build_batch(self._table, plan, vocabulary=self._model.config.vocabulary)
+        batch = build_batch(self._table, plan, vocabulary=self._model.vocabulary)
         hidden_TD = self.forward(batch)
         rows = batch.rows[batch.sampled].tolist()
         sampled, failures = self._sample(hidden_TD, batch, rows)

@@ -62,7 +62,6 @@ class SchedulerClient:
         self._controls: dict[int, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count(1)
         self._first_stats = asyncio.Event()
-        self._idle = asyncio.Event()
         self._refusal: MakeError | None = _starting
         self._stats = Stats()
         self._stats_at = 0.0
@@ -76,6 +75,11 @@ class SchedulerClient:
     def num_open(self) -> int:
         """Requests whose client waits for a reply."""
         return len(self._open)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the scheduler has not reported itself ready yet."""
+        return self._refusal is _starting
 
     def why_unhealthy(self) -> str | None:
         """The sentence that says why this server can't serve now; None while it can."""
@@ -92,12 +96,6 @@ class SchedulerClient:
         """Ask for the first `Stats` and wait until the scheduler, and so the model runner, is ready."""
         self._send(Control(control_id=next(self._control_ids), action="stats"))
         await self._first_stats.wait()
-
-    async def wait_until_idle(self) -> None:
-        """Return when no request is open."""
-        while self._open:
-            self._idle.clear()
-            await self._idle.wait()
 
     def check_accepting(self) -> None:
         """Return while new work is taken.
@@ -140,8 +138,9 @@ class SchedulerClient:
             if left.ended is None:
                 left.ended = asyncio.Event()
             await left.ended.wait()
+        frame = encode(submit)  # first: what can't be sent must not be open
         request = self._open[submit.request_id] = OpenRequest(submit.request_id)
-        self._send(submit)
+        self._socket.send(frame)
         return request
 
     def close(self, request: OpenRequest, *, kept_tokens: int | None) -> None:
@@ -248,10 +247,7 @@ class SchedulerClient:
         return request
 
     def _forget(self, request_id: str) -> OpenRequest | None:
-        request = self._open.pop(request_id, None)
-        if not self._open:
-            self._idle.set()
-        return request
+        return self._open.pop(request_id, None)
 
     def _send(self, message: Submit | Cancel | Finish | Control) -> None:
         self._socket.send(encode(message))

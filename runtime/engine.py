@@ -23,10 +23,7 @@ from .engine_calls import EngineCalls
 from .engine_loop import EngineLoop
 from .engine_processes import EngineProcesses
 from .engine_wishes import (
-    TO_CHAT,
-    TO_GENERATE,
     Batch,
-    Chat,
     Chats,
     Message,
     Sampling,
@@ -35,7 +32,8 @@ from .engine_wishes import (
     chat_wishes_of,
     is_batch,
     is_batch_of_chats,
-    typed,
+    one_chat_wish,
+    one_wish,
     wishes_of,
 )
 from .model_files import resolve_model
@@ -242,13 +240,13 @@ class Engine:
         self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
         """Continue a prompt, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(Wish(prompt=prompt, sampling=typed(sampling or TO_GENERATE), salt=salt))
+        return self._chunks(one_wish(prompt, sampling, salt=salt))
 
     def stream_chat(
         self, messages: Sequence[Message], sampling: SamplingParams | None = None, *, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
         """Give the assistant's next turn, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(Wish(prompt=Chat(messages=messages), sampling=typed(sampling or TO_CHAT), salt=salt))
+        return self._chunks(one_chat_wish(messages, sampling, salt=salt))
 
     def close(self) -> None:
         """End the processes; open calls end as Unavailable, and so do later ones. Closing twice does nothing."""

@@ -120,9 +120,6 @@ class EngineCalls:
         if not messages:
             raise Refused("messages is empty; it must hold at least one message.", field="messages")
         for i, message in enumerate(messages):
-            for name in ("role", "content"):
-                if not isinstance(message.get(name), str):
-                    raise Refused(f"messages[{i}] needs {name!r}, as a string.", field=f"messages[{i}].{name}")
             self._check_ids_of(message, f"messages[{i}].token_ids")
         given = [dict(message) for message in messages]
         num_characters = sum(len(str(message["content"])) for message in messages)

@@ -6,6 +6,7 @@ Children may ask the kernel to die with the thread that started them, so it can'
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from wire.errors import Unavailable
 from .config import MODULES, ServerConfig
 from .display import Display
 from .keeper import KeeperLaunch
-from .launch import Launch, StopAsked, stop_after_death, stop_in_order, wait_for_end, wait_until_started
+from .launch import Hurried, Launch, StopAsked, stop_after_death, stop_in_order, wait_for_end, wait_until_started
 from .model_files import ModelFiles
 from .part import Died, Part, Said
 from .run_dir import run_directory
@@ -108,7 +109,8 @@ class EngineProcesses:
         self.started.set_result(None)
         end = wait_for_end(launch)
         if isinstance(end, StopAsked):
-            stop_in_order(launch, grace_s=0)
+            with contextlib.suppress(Hurried):
+                stop_in_order(launch, grace_s=0)
             return
         sentence = _what_died(end)
         log.error("%s", sentence)

@@ -6,8 +6,9 @@ Knows no processes and no tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import msgspec
@@ -54,12 +55,12 @@ class Wish:
 
 def is_batch(prompts: TextOrIds | Batch) -> bool:
     """Whether there are several prompts, or one in a list."""
-    return isinstance(prompts, list) and (not prompts or not isinstance(prompts[0], int))
+    return isinstance(prompts, list) and (not prompts or isinstance(prompts[0], str | list | tuple))
 
 
 def is_batch_of_chats(messages: Chats) -> bool:
     """Whether there are several chats, or one in a list."""
-    return bool(messages) and not isinstance(messages[0], Mapping)
+    return isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
 
 
 def wishes_of(prompts: TextOrIds | Batch, sampling: Sampling, *, salt: str, n: int | None) -> list[Wish]:
@@ -70,13 +71,23 @@ def wishes_of(prompts: TextOrIds | Batch, sampling: Sampling, *, salt: str, n: i
         ValueError: there are not as many sampling parameters as prompts.
     """
     many: Sequence[Any] = prompts if is_batch(prompts) else [prompts]
-    return _wishes(many, sampling, TO_GENERATE, salt, n)
+    return _wishes(many, _checked_prompt, sampling, TO_GENERATE, salt, n)
 
 
 def chat_wishes_of(messages: Chats, sampling: Sampling, *, salt: str, n: int | None) -> list[Wish]:
     """One wish for each chat; raises as `wishes_of`."""
     many: Sequence[Any] = messages if is_batch_of_chats(messages) else [messages]
-    return _wishes([Chat(messages=each) for each in many], sampling, TO_CHAT, salt, n)
+    return _wishes(many, _checked_chat, sampling, TO_CHAT, salt, n)
+
+
+def one_wish(prompt: TextOrIds, sampling: SamplingParams | None, *, salt: str) -> Wish:
+    """The wish for one prompt; raises as `wishes_of`."""
+    return _wishes([prompt], _checked_prompt, sampling, TO_GENERATE, salt, None)[0]
+
+
+def one_chat_wish(messages: Sequence[Message], sampling: SamplingParams | None, *, salt: str) -> Wish:
+    """The wish for one chat; raises as `wishes_of`."""
+    return _wishes([messages], _checked_chat, sampling, TO_CHAT, salt, None)[0]
 
 
 def typed(sampling: SamplingParams) -> SamplingParams:
@@ -98,11 +109,15 @@ def typed(sampling: SamplingParams) -> SamplingParams:
     if given["num_top_logprobs"] is None and (given["logprob_ids"] or given["prompt_logprobs_from"] is not None):
         given["num_top_logprobs"] = 0
     try:
-        return msgspec.convert(given, SamplingParams)
+        params = msgspec.convert(given, SamplingParams)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         field = re.split(r"[^\w]+", path)[1]
         raise Refused(f"{field} has a wrong type: {what}. Change {field}.", field=field) from None
+    for field, strings in (("stop", params.stop), ("stop_regex", params.stop_regex)):
+        for string in strings:
+            _check_text(string, field)
+    return params
 
 
 def in_own_words(error: AxilError) -> AxilError:
@@ -116,26 +131,66 @@ def in_own_words(error: AxilError) -> AxilError:
 
 
 def _wishes(
-    prompts: Sequence[Any], sampling: Sampling, default: SamplingParams, salt: str, n: int | None
+    prompts: Sequence[Any],
+    check: Callable[[Any], str | list[int] | Chat],
+    sampling: Sampling,
+    default: SamplingParams,
+    salt: str,
+    n: int | None,
 ) -> list[Wish]:
     if n is not None and (type(n) is not int or not 1 <= n <= MAX_SAMPLES):
         raise Refused(f"n must be a whole number in [1, {MAX_SAMPLES}], got {n!r}. Change n.", field="n")
-    if not isinstance(salt, str):
-        raise Refused(f"salt must be a string, got {type(salt).__name__}. Change salt.", field="salt")
-    if not isinstance(sampling, Sequence):
-        one = typed(default if sampling is None else sampling)
-        return [Wish(prompt=prompt, sampling=one, salt=salt, num_samples=n or 1) for prompt in prompts]
-    if len(sampling) != len(prompts):
+    _check_text(salt, "salt")
+    if isinstance(sampling, Sequence) and len(sampling) != len(prompts):
         raise ValueError(
             f"sampling has {len(sampling)} entries and there are {len(prompts)} prompts; give one for each"
         )
     wishes = []
-    for i, (prompt, one) in enumerate(zip(prompts, sampling, strict=True)):
+    for i, prompt in enumerate(prompts):
+        one = sampling[i] if isinstance(sampling, Sequence) else sampling
         try:
-            wishes.append(Wish(prompt=prompt, sampling=typed(one), salt=salt, num_samples=n or 1))
+            own = typed(default if one is None else one)
+            wishes.append(Wish(prompt=check(prompt), sampling=own, salt=salt, num_samples=n or 1))
         except Refused as error:
             raise noted(error, i, len(prompts)) from None
     return wishes
+
+
+def _checked_prompt(prompt: object) -> str | list[int]:
+    if isinstance(prompt, str):
+        _check_text(prompt, "prompt")
+        return prompt
+    if not isinstance(prompt, list | tuple):
+        kind = type(prompt).__name__
+        raise Refused(f"prompt must be text or a list of token ids, got {kind}. Change prompt.", field="prompt")
+    kinds = set(map(type, prompt))
+    if kinds <= {int}:
+        return list(prompt)
+    if bool not in kinds and all(hasattr(kind, "__index__") for kind in kinds):
+        return [index(token_id) for token_id in prompt]
+    raise Refused("prompt holds something else than token ids among them. Change prompt.", field="prompt")
+
+
+def _checked_chat(messages: object) -> Chat:
+    if not isinstance(messages, list | tuple):
+        kind = type(messages).__name__
+        raise Refused(f"messages must be a list of messages, got {kind}. Change messages.", field="messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            field = f"messages[{i}]"
+            raise Refused(f"{field} must have role and content, got {type(message).__name__}.", field=field)
+        for name in ("role", "content"):
+            _check_text(message.get(name), f"messages[{i}].{name}")
+    return Chat(messages=messages)
+
+
+def _check_text(text: object, field: str) -> None:
+    if not isinstance(text, str):
+        raise Refused(f"{field} must be a string, got {type(text).__name__}. Change {field}.", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(f"{field} is no text: {error}. Change {field}.", field=field) from None
 
 
 def noted(error: BaseException, index: int, num_prompts: int) -> BaseException:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from wire.errors import PromptTooLong, Refused
+from wire.errors import PromptTooLong, Refused, counted
 from wire.messages import Submit, ids_to_bytes
 from wire.sampling import MAX_LOGIT_BIAS_IDS, SamplingParams, checked
 
@@ -26,6 +26,10 @@ from .text.tokenizer import Tokenizer
 INLINE_CHARACTERS = 2048
 """Shorter texts are tokenised on the event loop: that takes less time than a thread's wake-up."""
 
+_LOOK_CHARACTERS = 16_384
+_MANY_CHARACTERS = 8
+"""A text with more characters for each token that fits is looked at in pieces first: seldom does such a text fit."""
+
 MAX_STOP_CHARACTERS = 1024
 
 MAX_PROMPTS = 1024
@@ -36,6 +40,9 @@ MAX_ANSWERS = 4096
 
 MAX_LOGIT_BIASES = 16 * MAX_LOGIT_BIAS_IDS
 """Entries of `logit_bias` in all answers to one request together: each goes to all three processes."""
+
+MAX_SUBMITTED_BYTES = 256 * 1024 * 1024
+"""Token ids and grammars in all answers to one request together."""
 
 _SUBMITTED_AT_ONCE = 16
 """Prompts of a batch that are submitted before other streams get their turn."""
@@ -74,13 +81,36 @@ class Generator:
         check_num_prompts(len(texts), field=field)
         for text in texts:
             self._check_text(text, field=field)
-        encode = self.tokenizer.encode
         num_characters = sum(map(len, texts))
 
         def encoded() -> list[list[int]]:
-            return [encode(text, add_special_tokens=add_special_tokens) for text in texts]
+            return [self._encoded(text, add_special_tokens=add_special_tokens, field=field) for text in texts]
 
-        return [self.checked_ids(ids, field=field) for ids in await self.off_loop(num_characters, encoded)]
+        return await self.off_loop(num_characters, encoded)
+
+    def _encoded(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
+        limit_tokens, _, _ = self._longest_prompt()
+        if limit_tokens and len(text) > max(_LOOK_CHARACTERS, _MANY_CHARACTERS * limit_tokens):
+            self._look_ahead(text, field=field)
+        return self.checked_ids(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), field=field)
+
+    def _look_ahead(self, text: str, *, field: str) -> None:
+        """Refuse a text whose first pieces have twice the tokens that fit, before all of it is tokenised.
+
+        Where a piece ends, a few tokens may be cut in two; twice as many as fit are too many all the same.
+        """
+        limit_tokens, what, flag = self._longest_prompt()
+        num_tokens = 0
+        for start in range(0, len(text), _LOOK_CHARACTERS):
+            piece = text[start : start + _LOOK_CHARACTERS]
+            num_tokens += len(self.tokenizer.encode(piece, add_special_tokens=True))
+            if num_tokens > 2 * limit_tokens:
+                raise PromptTooLong(
+                    f"{field} has {len(text):,} characters, the first {start + len(piece):,} of which are {num_tokens} "
+                    f"tokens; {what} {limit_tokens}, output included. Shorten it or start the server with a larger "
+                    f"{flag}.",
+                    field=field,
+                )
 
     def _check_text(self, text: str, *, field: str) -> None:
         """Refuse at once what can't fit; tokenising 30 MB to count its tokens takes half a minute and a gigabyte."""
@@ -115,8 +145,8 @@ class Generator:
         limit_tokens, what, flag = self._longest_prompt()
         if limit_tokens and len(token_ids) >= limit_tokens:
             raise PromptTooLong(
-                f"{field} has {len(token_ids)} tokens; {what} {limit_tokens}, output included. Shorten it or start "
-                f"the server with a larger {flag}.",
+                f"{field} has {counted(len(token_ids), 'token')}; {what} {limit_tokens}, output included. Shorten it "
+                f"or start the server with a larger {flag}.",
                 field=field,
             )
         return self.known_ids(token_ids, field=field)
@@ -168,13 +198,7 @@ class Generator:
         Raises:
             AxilError: one of them is refused, or no new work is taken.
         """
-        num_biases = sum(len(prompt.sampling.logit_bias) for prompt in prompts)
-        if num_biases > MAX_LOGIT_BIASES:
-            raise Refused(
-                f"logit_bias has {num_biases:,} ids for {len(prompts):,} answers; at most {MAX_LOGIT_BIASES:,} are "
-                "allowed in one request. Send several requests.",
-                field="logit_bias",
-            )
+        _check_size(prompts)
         self.client.check_ids_free([prompt.request_id for prompt in prompts])
         with contextlib.ExitStack() as stack:
             generations = []
@@ -216,6 +240,25 @@ def check_num_prompts(num_prompts: int, *, field: str) -> None:
             f"{field} holds {num_prompts:,} prompts; at most {MAX_PROMPTS:,} are allowed in one request. "
             "Send several requests.",
             field=field,
+        )
+
+
+def _check_size(prompts: Sequence[Prompt]) -> None:
+    """Refuse what fills memory when each answer takes its own copy of prompt, grammar and biases along."""
+    num_biases = sum(len(prompt.sampling.logit_bias) for prompt in prompts)
+    if num_biases > MAX_LOGIT_BIASES:
+        raise Refused(
+            f"logit_bias has {num_biases:,} ids for {len(prompts):,} answers; at most {MAX_LOGIT_BIASES:,} are "
+            "allowed in one request. Send several requests.",
+            field="logit_bias",
+        )
+    grammars = [prompt.sampling.grammar for prompt in prompts if prompt.sampling.grammar is not None]
+    num_bytes = sum(4 * len(prompt.token_ids) for prompt in prompts) + sum(len(each.source) for each in grammars)
+    if num_bytes > MAX_SUBMITTED_BYTES:
+        raise Refused(
+            f"prompts and grammars come to {num_bytes:,} bytes for {len(prompts):,} answers; at most "
+            f"{MAX_SUBMITTED_BYTES:,} are allowed in one request. Send several requests.",
+            field="n",
         )
 
 

@@ -17,9 +17,6 @@ from .part import Died, Part, RunningPart, Said
 
 Facts = dict[str, str | int | float]
 
-SHUTDOWN_GRACE_S = 2.0
-"""How long open requests may go on after a stop was asked for."""
-
 _EXIT_S = 0.5
 """How long a process may take to exit when its time of grace is over."""
 
@@ -90,8 +87,10 @@ class Launch:
         for name in self.living.intersection(names):
             self._living[name].tell(notice)
 
-    def wait_gone(self, names: Iterable[str], *, within_s: float) -> None:
-        """Wait until the named parts have ended, at most `within_s` seconds.
+    def wait_gone(self, names: Iterable[str], *, within_s: float) -> Died | None:
+        """Wait until the named parts have ended, at most `within_s` seconds, or until another part dies.
+
+        Returns that death.
 
         Raises:
             Hurried: a stop was asked for meanwhile.
@@ -101,9 +100,12 @@ class Launch:
         while wanted & self.living:
             match self.next_event(deadline):
                 case None:
-                    return
+                    return None
                 case StopAsked():
                     raise Hurried
+                case Died(part=part) as died if part not in wanted:
+                    return died
+        return None
 
     def abandon(self) -> None:
         """In a forked child: close its copies of the parts' pipes, by whose end they notice the launcher's."""
@@ -158,22 +160,26 @@ def wait_for_end(launch: Launch) -> Died | StopAsked:
             return event
 
 
-def stop_in_order(launch: Launch, *, grace_s: float = SHUTDOWN_GRACE_S) -> bool:
+def stop_in_order(launch: Launch, *, grace_s: float) -> Died | None:
     """Let open requests finish within `grace_s`, then end all parts; takes `grace_s` and 1.5 s at most.
 
-    Returns False when a stop was asked for again, upon which everything is killed.
+    Returns the death of a part that open requests needed: they have been answered, and everything has stopped.
+
+    Raises:
+        Hurried: a stop was asked for again, upon which everything has been killed.
     """
     front, *others = launch.names
     try:
         launch.tell([front], Shutdown(grace_s=grace_s))
-        launch.wait_gone([front], within_s=grace_s + _EXIT_S)
+        died = launch.wait_gone([front], within_s=grace_s + _EXIT_S)
+        if died is not None:
+            stop_after_death(launch, died)
+            return died
         launch.tell(others, Shutdown(grace_s=_EXIT_S))
         launch.wait_gone(others, within_s=2 * _EXIT_S)
-    except Hurried:
-        return False
+        return None
     finally:
         launch.kill()
-    return True
 
 
 def stop_after_death(launch: Launch, died: Died) -> None:

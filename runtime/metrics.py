@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -91,6 +91,11 @@ class Metrics:
     def answered(self, route: str, status: int) -> None:
         """A request of `route` has been answered."""
         self._answers.labels(self._model_name, route, status).inc()
+
+    def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show `value()` whenever somebody reads."""
+        gauge = Gauge(f"axil_{name}", text, ("model_name",), registry=self._registry)
+        gauge.labels(self._model_name).set_function(value)
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""

@@ -13,6 +13,7 @@ import logging
 import resource
 import secrets
 import socket
+from collections.abc import Coroutine
 from pathlib import Path
 
 import uvloop
@@ -30,6 +31,7 @@ from .config import HttpConfig, TokenizerLaunch
 from .generator import Generator
 from .http.app import build_app
 from .http.front import Front
+from .http.gate import Gate
 from .link import Link
 from .metrics import Metrics
 from .text.template import ChatTemplate, load_template
@@ -53,7 +55,6 @@ def main() -> int:
         with listening(launch.config) as listener:
             return uvloop.run(_serve(launch, child, listener))
     except (OSError, ValueError) as error:
-        log.error("%s", error)
         child.tell(Failed(message=str(error)))
         return 1
 
@@ -119,7 +120,7 @@ async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket)
     receiving = asyncio.create_task(client.receive())
     announcing = asyncio.create_task(_announce(client, child, listener))
     try:
-        return await _until_told(client, notices, receiving)
+        return await _until_told(front, notices, receiving)
     finally:
         await runner.cleanup()
         for task in (receiving, announcing):
@@ -151,15 +152,19 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     files = ModelFiles.read(directory)
     tokenizer = Tokenizer.load(directory)
     source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
+    gate = Gate()
     metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
     generator = Generator(client, tokenizer, metrics)
-    generator.grammars.prepared()  # now, while nobody can be served yet
+    generator.grammars.prepare()  # now, while nobody can be served yet
+    metrics.add_gauge("http_open_requests", "Requests for generation under way.", lambda: gate.num_inside)
+    metrics.add_gauge("draining", "1 while no new work is taken, because of /drain or a stop; else 0.", gate.is_closed)
     return Front(
         launch=launch,
         files=files,
         generator=generator,
         metrics=metrics,
         template=None if source is None else ChatTemplate(source, tokenizer.special_tokens),
+        gate=gate,
     )
 
 
@@ -176,40 +181,49 @@ async def _announce(client: SchedulerClient, child: Child, listener: socket.sock
     child.tell(Started(facts={"address": f"http://{shown_host}:{port}"}))
 
 
-async def _until_told(client: SchedulerClient, notices: asyncio.Queue[Notice], receiving: asyncio.Task[None]) -> int:
+async def _until_told(front: Front, notices: asyncio.Queue[Notice], receiving: asyncio.Task[None]) -> int:
     """Serve until a notice or a broken link ends it; every open request has its end when this returns."""
+    end: Shutdown | str | None = await _next_end(notices, receiving)
+    if isinstance(end, Shutdown):
+        end = await _wind_down(front, end, _next_end(notices, receiving))
+    if isinstance(end, str):
+        break_all(front.generator.client, end)
+        return 1
+    return 0
+
+
+async def _next_end(notices: asyncio.Queue[Notice], receiving: asyncio.Task[None]) -> Shutdown | str:
+    """The wish to stop, or the sentence that says what broke."""
     told = asyncio.create_task(notices.get())
     try:
         await asyncio.wait({told, receiving}, return_when=asyncio.FIRST_COMPLETED)
         if not told.done():
             log.error("the link to the scheduler broke", exc_info=receiving.exception())
-            break_all(client, "the link to the scheduler broke. Start the server again.")
-            return 1
+            return "the link to the scheduler broke. Start the server again."
         notice = told.result()
-        if isinstance(notice, Shutdown):
-            return await _wind_down(client, notice, notices)
-        break_all(client, _cause(notice))
-        return 1
+        return notice if isinstance(notice, Shutdown) else _cause(notice)
     finally:
         told.cancel()
 
 
-async def _wind_down(client: SchedulerClient, notice: Shutdown, notices: asyncio.Queue[Notice]) -> int:
-    log.info("stopping open_requests=%d grace_s=%.1f", client.num_open, notice.grace_s)
-    client.refuse_new(_stopping)
-    told = asyncio.create_task(notices.get())
-    idle = asyncio.create_task(client.wait_until_idle())
+async def _wind_down(front: Front, notice: Shutdown, next_end: Coroutine[None, None, Shutdown | str]) -> str | None:
+    """Let open requests finish in the time of grace and end what is left; returns what broke meanwhile."""
+    log.info("stopping open_requests=%d grace_s=%g", front.gate.num_inside, notice.grace_s)
+    front.gate.close()
+    ending = asyncio.create_task(next_end)
+    empty = asyncio.create_task(front.gate.wait_until_empty())
     try:
-        await asyncio.wait({told, idle}, timeout=notice.grace_s, return_when=asyncio.FIRST_COMPLETED)
-        notice_since = told.result() if told.done() else None
-        if isinstance(notice_since, PeerDied | LauncherGone):
-            break_all(client, _cause(notice_since))
-            return 1
-        client.fail_open(_stopping)
-        return 0
+        await asyncio.wait({ending, empty}, timeout=notice.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() and isinstance(broke := ending.result(), str):
+            return broke
+        if front.gate.num_inside:
+            log.warning("ending open_requests=%d after grace_s=%g", front.gate.num_inside, notice.grace_s)
+        front.generator.client.refuse_new(_stopping)
+        front.generator.client.fail_open(_stopping)
+        return None
     finally:
-        told.cancel()
-        idle.cancel()
+        ending.cancel()
+        empty.cancel()
 
 
 def break_all(client: SchedulerClient, sentence: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 import json
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from .config import MODULES, ServerConfig, TokenizerLaunch
 from .display import Display, address, curl
 from .launch import (
     Facts,
+    Hurried,
     Launch,
     StopAsked,
     describe,
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILLED_BY_CTRL_C = 130
+_ONE_WISH_S = 0.1
+"""Signals so close together are one wish: `timeout` and other supervisors send each to the process and to its group."""
 
 
 def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
@@ -62,7 +66,7 @@ def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MO
                     log.info("%s while starting: stopping", started.why)
                     return 0
                 _announce(config, files, started, elapsed_s=time.monotonic() - started_at)
-                return _watch(launch)
+                return _watch(launch, grace_s=config.http.drain_seconds)
             finally:
                 display.close()
                 launch.kill()
@@ -93,18 +97,24 @@ def server_parts(
     return tuple(Part(name=name, module=modules[name], config=configs[name]) for name in configs)
 
 
-def _watch(launch: Launch) -> int:
+def _watch(launch: Launch, *, grace_s: float) -> int:
     end = wait_for_end(launch)
     if isinstance(end, StopAsked):
-        log.info("%s: finishing open requests, then stopping; once more stops at once", end.why)
-        if stop_in_order(launch):
+        log.info("%s: finishing open requests for up to %g s, then stopping; once more stops at once", end.why, grace_s)
+        try:
+            died = stop_in_order(launch, grace_s=grace_s)
+        except Hurried:
+            log.warning("stopped at once")
+            return _KILLED_BY_CTRL_C
+        if died is None:
             log.info("stopped")
             return 0
-        log.warning("stopped at once")
-        return _KILLED_BY_CTRL_C
-    log.error("%s", describe(end))
-    stop_after_death(launch, end)
-    log.error("stopped, because the %s died (%s)", end.part, end.exit_status)
+        log.error("%s", describe(died))
+    else:
+        died = end
+        log.error("%s", describe(died))
+        stop_after_death(launch, died)
+    log.error("stopped, because the %s died (%s)", died.part, died.exit_status)
     return 1
 
 
@@ -120,10 +130,16 @@ def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], 
 @contextmanager
 def _asking_on_signals(launch: Launch) -> Iterator[None]:
     """Turn the signals that end a program into a wish to stop."""
-    before = {
-        number: signal.signal(number, lambda received, _: launch.ask_to_stop(signal.Signals(received).name))
-        for number in _SIGNALS
-    }
+    asked_at = -math.inf
+
+    def ask(number: int, _: object) -> None:
+        nonlocal asked_at
+        now = time.monotonic()
+        if now - asked_at >= _ONE_WISH_S:
+            asked_at = now
+            launch.ask_to_stop(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import numpy as np
 
 from radix.cache import Hints, Namespace
 from wire import messages
-from wire.errors import DuplicateId, Overloaded, PromptTooLong
+from wire.errors import DuplicateId, Overloaded, PromptTooLong, counted
 from wire.errors import Refused as RefusedError
 from wire.sampling import SamplingParams
 
@@ -126,14 +126,15 @@ def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | 
     ):
         if prompt_tokens >= limit:
             raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens; {name} {limit}, output included."
+                f"the prompt has {counted(prompt_tokens, 'token')}; {name} {limit}, output included."
                 f" Shorten the prompt or start the server with a larger {flag}.",
                 field="prompt",
             )
         if max_new_tokens is not None and prompt_tokens + max_new_tokens > limit:
             raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and max_new_tokens is {max_new_tokens}; {name} {limit}."
-                f" Lower max_new_tokens to {limit - prompt_tokens} or start the server with a larger {flag}.",
+                f"the prompt has {counted(prompt_tokens, 'token')} and max_new_tokens is {max_new_tokens};"
+                f" {name} {limit}. Lower max_new_tokens to {limit - prompt_tokens} or start the server with a larger"
+                f" {flag}.",
                 field="max_new_tokens",
             )
     room_tokens = min(limits.context_tokens, limits.pool_tokens) - prompt_tokens

@@ -87,6 +87,11 @@ class Broken(AxilError):
     code = "internal_error"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts, for a message: `1 token`, `2 tokens`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 _ALL: tuple[type[AxilError], ...] = (
     Refused,
     PromptTooLong,

@@ -30,6 +30,8 @@ class AttentionSpec:
     scale: float
     dtype: torch.dtype
     page_tokens: int
+    softcap: float | None = None
+    """A scaled score x becomes `softcap * tanh(x / softcap)`."""
     windows: tuple[int | None, ...] = ()
     """Per layer, how many positions a query sees, its own included; None, or no entry, is all before it."""
 

@@ -87,6 +87,11 @@ class Decoder:
     rotary: Rotary
     local_rotary: Rotary
 
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below it."""
+        return self.config.vocabulary
+
     def forward(
         self, token_ids_T: Tensor, positions_T: Tensor, backend: AttentionBackend[Handle], handle: Handle
     ) -> Tensor:

@@ -1,8 +1,9 @@
-"""The small routes: health, the model's and the server's description, flush, abort, metrics, tokenise."""
+"""The small routes: health, the model's and the server's description, flush, abort, drain, metrics, tokenise."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 
 import msgspec
@@ -10,12 +11,14 @@ from aiohttp import web
 
 from runtime.generation import Prompt
 from runtime.metrics import CONTENT_TYPE
-from wire.errors import Refused, Unavailable, UnknownModel
+from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
 from .errors import json_response
 from .fields import read_fields, shown
 from .front import FRONT, Front
+
+log = logging.getLogger(__name__)
 
 _MAX_DETOKENIZED = 131_072
 """Token ids in one `/detokenize`: the library holds the interpreter's lock while it decodes."""
@@ -36,8 +39,18 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Whether the server can serve, from the scheduler's heartbeat; nothing is generated."""
-    why = request.app[FRONT].generator.client.why_unhealthy()
+    """Whether the server can and shall serve, from the scheduler's heartbeat; nothing is generated."""
+    front = request.app[FRONT]
+    why = front.generator.client.why_unhealthy() or front.gate.why_closed
+    if why is not None:
+        raise Unavailable(why)
+    return json_response({"status": "ok"})
+
+
+async def live(request: web.Request) -> web.Response:
+    """Whether there is any use in letting the server live: also while it loads, drains or stops."""
+    client = request.app[FRONT].generator.client
+    why = None if client.is_starting else client.why_unhealthy()
     if why is not None:
         raise Unavailable(why)
     return json_response({"status": "ok"})
@@ -109,6 +122,7 @@ async def server_info(request: web.Request) -> web.Response:
             "max_total_num_tokens": stats.num_pages * stats.page_tokens,
             "max_running_requests": stats.max_running,
             "context_length": stats.context_tokens,
+            **_drain_state(front),
             "internal_states": [msgspec.structs.asdict(stats)],
         }
     )
@@ -117,7 +131,7 @@ async def server_info(request: web.Request) -> web.Response:
 async def flush_cache(request: web.Request) -> web.Response:
     """Drop every cached page; requests in flight are not disturbed."""
     reply = await request.app[FRONT].generator.client.control("flush")
-    return web.Response(text=f"Cache flushed: {reply.count} pages.\n")
+    return web.Response(text=f"Cache flushed: {counted(reply.count, 'page')}.\n")
 
 
 async def abort_request(request: web.Request) -> web.Response:
@@ -130,6 +144,29 @@ async def abort_request(request: web.Request) -> web.Response:
     client = request.app[FRONT].generator.client
     reply = await client.control("abort", request_id=None if is_all else rid)
     return json_response({"aborted": reply.count})
+
+
+async def drain(request: web.Request) -> web.Response:
+    """Take no new requests, let the open ones finish, and stay up until stopped or reopened; says how many are open."""
+    front = request.app[FRONT]
+    if front.gate.state == "serving":
+        log.info("draining open_requests=%d", front.gate.num_inside)
+    front.gate.drain()
+    return json_response(_drain_state(front))
+
+
+async def end_drain(request: web.Request) -> web.Response:
+    """Take new requests again."""
+    front = request.app[FRONT]
+    if front.gate.state == "draining":
+        log.info("serving again open_requests=%d", front.gate.num_inside)
+    front.gate.reopen()
+    return json_response(_drain_state(front))
+
+
+async def show_drain(request: web.Request) -> web.Response:
+    """Whether the server drains, and how many requests are open."""
+    return json_response(_drain_state(request.app[FRONT]))
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -170,6 +207,10 @@ async def detokenize(request: web.Request) -> web.Response:
     decode = front.generator.tokenizer.decode
     text = await front.generator.off_loop(len(token_ids), lambda: decode(token_ids, skip_special_tokens=is_skipping))
     return json_response({"text": text})
+
+
+def _drain_state(front: Front) -> dict[str, object]:
+    return {"status": front.gate.state, "open_requests": front.gate.num_inside}
 
 
 def _model_card(front: Front) -> dict[str, object]:

@@ -14,6 +14,7 @@ from wire.errors import AxilError, Broken, Refused
 
 from . import admin
 from .errors import envelope, error_response, json_response
+from .fields import shown
 from .front import FRONT, Front
 from .generate import generate
 from .openai_chat import chat_completions
@@ -21,7 +22,9 @@ from .openai_completions import completions
 
 log = logging.getLogger(__name__)
 
-_OPEN_TO_ALL = ("/health", "/health_generate", "/ready", "/metrics")
+OPEN_TO_ALL = ("/health", "/health_generate", "/live", "/ready", "/metrics")
+"""Paths that need no API key."""
+
 _CLIENT_GONE = 499
 
 
@@ -37,23 +40,27 @@ def build_app(front: Front) -> web.Application:
             web.get("/", admin.index),
             web.get("/health", admin.health),
             web.get("/ready", admin.health),
-            web.get("/health_generate", admin.health_generate),
+            web.get("/live", admin.live),
+            web.get("/health_generate", _admitted(admin.health_generate)),
             web.get("/metrics", admin.metrics),
             web.get("/model_info", admin.model_info),
             web.get("/get_model_info", admin.model_info),
             web.get("/server_info", admin.server_info),
             web.get("/get_server_info", admin.server_info),
             web.get("/flush_cache", admin.flush_cache),
-            web.post("/flush_cache", admin.flush_cache),
-            web.post("/abort_request", admin.abort_request),
+            web.post("/flush_cache", _not_for_pages(admin.flush_cache)),
+            web.post("/abort_request", _not_for_pages(admin.abort_request)),
+            web.get("/drain", admin.show_drain),
+            web.post("/drain", _not_for_pages(admin.drain)),
+            web.delete("/drain", admin.end_drain),
             web.post("/tokenize", admin.tokenize),
             web.post("/detokenize", admin.detokenize),
-            web.post("/generate", generate),
-            web.put("/generate", generate),
+            web.post("/generate", _admitted(generate)),
+            web.put("/generate", _admitted(generate)),
             web.get("/v1/models", admin.list_models),
             web.get("/v1/models/{name:.+}", admin.show_model),
-            web.post("/v1/completions", completions),
-            web.post("/v1/chat/completions", chat_completions),
+            web.post("/v1/completions", _admitted(completions)),
+            web.post("/v1/chat/completions", _admitted(chat_completions)),
         ]
     )
     return app
@@ -68,11 +75,37 @@ async def _boundary(request: web.Request, handler: Handler) -> web.StreamRespons
         status = response.status
         if not response.prepared:
             response.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
+            if request.app[FRONT].gate.is_closed():
+                response.force_close()  # so that balancers and clients connect elsewhere
         return response
     finally:
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "unknown"
         request.app[FRONT].metrics.answered(route, status)
+
+
+def _admitted(handler: Handler) -> Handler:
+    """A handler of work, which is only taken while the server can and shall serve."""
+
+    async def admitted(request: web.Request) -> web.StreamResponse:
+        front = request.app[FRONT]
+        front.generator.client.check_accepting()
+        with front.gate.passed():
+            return await handler(request)
+
+    return admitted
+
+
+def _not_for_pages(handler: Handler) -> Handler:
+    """A handler of an operator's wish, which no web page from elsewhere may have a local server do."""
+
+    async def checked(request: web.Request) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.partition("//")[2] != request.host:
+            raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
+        return await handler(request)
+
+    return checked
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -109,7 +142,7 @@ def _authorised(api_key: str) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode("utf-8", errors="surrogateescape")
-        if request.path in _OPEN_TO_ALL or hmac.compare_digest(given, wanted):
+        if request.path in OPEN_TO_ALL or hmac.compare_digest(given, wanted):
             return await handler(request)
         message = "this server needs an API key. Send the header `Authorization: Bearer KEY`."
         return json_response(envelope(401, message, code="invalid_api_key"), status=401)

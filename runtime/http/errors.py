@@ -5,6 +5,10 @@ It is `{"error": {"message", "type", "param", "code"}}`. Knows no route.
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+
 import orjson
 from aiohttp import web
 
@@ -17,6 +21,19 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 def status_of(error: AxilError) -> int:
     """The HTTP status; a duplicate id is a 400, because clients repeat a 409 by themselves."""
     return 400 if isinstance(error, DuplicateId) else error.status
+
+
+@contextlib.contextmanager
+def spelled(names: Mapping[str, str]) -> Iterator[None]:
+    """Have the errors inside name a sampling parameter as the client does: by `names`, from our name to theirs."""
+    try:
+        yield
+    except AxilError as error:
+        name = names.get(error.field or "")
+        if name is not None:
+            error.message = re.sub(rf"\b{error.field}\b", name, error.message)
+            error.field = name
+        raise
 
 
 def envelope(status: int, message: str, *, code: str | None, param: str | None = None) -> dict[str, object]:

@@ -22,6 +22,9 @@ BODY_S = 120.0
 
 _SHOWN_CHARACTERS = 60
 
+_MAX_ITEMS = 100_000
+"""Objects in one list, at most: each takes a kilobyte while it is read."""
+
 _MAX_NOTED_NAMES = 100
 """Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
@@ -118,6 +121,11 @@ class Fields:
             return []
         if not isinstance(value, list):
             raise self.wrong_type(field, "a list of objects", value)
+        if len(value) > _MAX_ITEMS:
+            name = self.name(field)
+            raise Refused(
+                f"{name} has {len(value):,} items; at most {_MAX_ITEMS:,} are allowed. Send fewer.", field=name
+            )
         for i, item in enumerate(value):
             if not isinstance(item, dict):
                 raise self.wrong_type(f"{field}[{i}]", "an object", item)
@@ -195,6 +203,8 @@ async def read_fields(request: web.Request) -> Fields:
         web.HTTPRequestEntityTooLarge: it is over the limit.
         web.HTTPRequestTimeout: it has not come within `BODY_S`.
     """
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.content_length or 0)
     try:
         async with asyncio.timeout(BODY_S):
             body = await request.read()
@@ -210,7 +220,10 @@ async def read_fields(request: web.Request) -> Fields:
 
 
 def _parsed(body: bytes) -> object:
-    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile."""
+    """The body's JSON. Without the collector, which looks at all of millions of objects again and again meanwhile.
+
+    The parser holds the interpreter's lock, so a thread for it would not free the event loop.
+    """
     was_collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What every route needs: the generator, the model's name and files, metrics. Holds no request's state."""
+"""What every route needs: the generator, the gate, the model's name and files, metrics. Holds no request's state."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from runtime.text.template import ChatTemplate
 from runtime.text.tokenizer import ModelFiles
 
 from .fields import Fields
+from .gate import Gate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Front:
     generator: Generator
     metrics: Metrics
     template: ChatTemplate | None
+    gate: Gate
     started_at: int = field(default_factory=lambda: int(time.time()))
     unknown_fields: set[str] = field(default_factory=set)
 

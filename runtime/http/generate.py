@@ -17,7 +17,7 @@ from wire.errors import Refused
 from wire.sampling import SamplingParams
 
 from .cache_hints import read_cache_priority, read_cache_ttl_s
-from .errors import json_response
+from .errors import json_response, spelled
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
 from .sampling import OwnNames, checked_rid, read_num_samples, read_priority, read_salt, read_sampling
@@ -27,6 +27,8 @@ from .structured import read_grammar
 DEFAULT_NEW_TOKENS = 128
 
 T = TypeVar("T")
+
+_NAMES = {"logprobs": "top_logprobs_num", "seed": "sampling_seed"}
 
 _UNSUPPORTED: dict[str, object] = dict.fromkeys(
     (
@@ -126,7 +128,6 @@ async def generate(request: web.Request) -> web.StreamResponse:
     """Answer one prompt or a list of them; several answers to one prompt stand side by side."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
     fields = await read_fields(request)
     fields.refuse(_UNSUPPORTED)
     token_ids, is_batch = await _read_prompts(front, fields)
@@ -139,12 +140,13 @@ async def generate(request: web.Request) -> web.StreamResponse:
     )
     is_stream = fields.boolean("stream", False)
     front.warn_unknown(fields)
-    async with front.generator.start_all(prompts, times) as generations:
-        answers = [_Answer(generation, wish, front.generator.tokenizer) for generation in generations]
-        if is_stream:
-            return await respond(request, _frames(generations, answers, wish), request_id=prompts[0].request_id)
-        async for i, delta in merged(generations):
-            answers[i].add(delta)
+    with spelled(_NAMES):
+        async with front.generator.start_all(prompts, times) as generations:
+            answers = [_Answer(generation, wish, front.generator.tokenizer) for generation in generations]
+            if is_stream:
+                return await respond(request, _frames(generations, answers, wish), request_id=prompts[0].request_id)
+            async for i, delta in merged(generations):
+                answers[i].add(delta)
     bodies = [answer.body() for answer in answers]
     return json_response(bodies if is_batch else bodies[0], headers={"X-Request-Id": prompts[0].request_id})
 

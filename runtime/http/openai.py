@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -14,7 +14,7 @@ from wire.errors import Cancelled, Refused, UnknownModel
 from wire.sampling import SamplingParams
 
 from .fields import Fields, read_fields, shown
-from .front import Front
+from .front import FRONT, Front
 from .sampling import OwnNames, checked_rid, read_sampling
 from .structured import read_response_format
 
@@ -56,7 +56,7 @@ class Answering:
         }
 
 
-def read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> Answering:
+def _read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> Answering:
     """Read `stream`, `stream_options` and `rid`; a stream's chunks have the object `kind`.
 
     Raises:
@@ -94,7 +94,23 @@ def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_
     return read_sampling(fields, names)
 
 
-async def read_json(request: web.Request) -> Fields:
+async def begin(
+    request: web.Request, *, unsupported: Mapping[str, object], prefix: str, kind: str
+) -> tuple[Fields, Answering]:
+    """Read the body, and of it what both routes have; a stream's chunks have the object `kind`.
+
+    Raises:
+        Refused: the body is no JSON object, or a field is wrong or in `unsupported`.
+        UnknownModel: it names another model than this server's.
+    """
+    front = request.app[FRONT]
+    fields = await _read_json(request)
+    _check_model(front, fields)
+    fields.refuse(unsupported)
+    return fields, _read_answering(front, fields, prefix=prefix, kind=kind)
+
+
+async def _read_json(request: web.Request) -> Fields:
     """The request's body, which must say that it is JSON: so no web page can post one unasked to a local server.
 
     Raises:
@@ -107,7 +123,7 @@ async def read_json(request: web.Request) -> Fields:
     return await read_fields(request)
 
 
-def check_model(front: Front, fields: Fields) -> None:
+def _check_model(front: Front, fields: Fields) -> None:
     """Return when the request names this server's model, or none.
 
     Raises:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Sequence, Set
 
 from aiohttp import web
 
 from runtime.generation import Generation, Prompt, TokenLogprob
-from runtime.text.template import Message, template_variables
+from runtime.text.template import USUAL_ROLES, Message, template_variables
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import SamplingParams
 
-from .errors import json_response
+from .errors import json_response, spelled
 from .fields import Fields, shown
 from .front import FRONT, Front
-from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
+from .openai import Answering, begin, finish, read_openai_sampling
 from .sampling import read_num_samples, read_priority, read_salt
 from .sse import merged, respond
 
@@ -29,6 +29,9 @@ _UNSUPPORTED: dict[str, object] = {
     "input_ids": None,
 }
 
+_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "logprobs": "top_logprobs"}
+_NEW_NAMES = {"max_new_tokens": "max_completion_tokens"}
+
 _MESSAGE_CHARACTERS = 32
 """Reading and rendering a message takes the time of tokenising that many characters, besides its text."""
 
@@ -37,22 +40,20 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Give the assistant's next turn."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
-    fields = await read_json(request)
-    check_model(front, fields)
-    fields.refuse(_UNSUPPORTED)
-    answering = read_answering(front, fields, prefix="chatcmpl", kind="chat.completion.chunk")
+    fields, answering = await begin(request, unsupported=_UNSUPPORTED, prefix="chatcmpl", kind="chat.completion.chunk")
     sampling = _read_sampling(fields)
     num_samples = read_num_samples(fields)
     salt, priority = read_salt(fields), read_priority(fields)
     token_ids = await _read_prompt(front, fields)
     front.warn_unknown(fields)
     prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt, priority=priority)
-    async with front.generator.start_all(prompt.samples(num_samples), times) as generations:
-        if answering.is_stream:
-            frames = _frames(answering, generations, front.generator.tokenizer)
-            return await respond(request, frames, request_id=answering.id)
-        body = await _whole(answering, generations, front.generator.tokenizer)
+    names = _NAMES if fields.raw("max_completion_tokens") is None else _NAMES | _NEW_NAMES
+    with spelled(names):
+        async with front.generator.start_all(prompt.samples(num_samples), times) as generations:
+            if answering.is_stream:
+                frames = _frames(answering, generations, front.generator.tokenizer)
+                return await respond(request, frames, request_id=answering.id)
+            body = await _whole(answering, generations, front.generator.tokenizer)
     return json_response(body, headers={"X-Request-Id": answering.id})
 
 
@@ -121,7 +122,8 @@ def _read_sampling(fields: Fields) -> SamplingParams:
 async def _read_prompt(front: Front, fields: Fields) -> list[int]:
     given = fields.raw("messages")
     num_messages = len(given) if isinstance(given, list) else 0
-    messages = await front.generator.off_loop(num_messages * _MESSAGE_CHARACTERS, lambda: _read_messages(fields))
+    roles = USUAL_ROLES if front.template is None else front.template.roles
+    messages = await front.generator.off_loop(num_messages * _MESSAGE_CHARACTERS, lambda: _read_messages(fields, roles))
     variables = template_variables(fields.mapping("chat_template_kwargs"))
     is_open = fields.boolean("continue_final_message", False)
     with_prompt = fields.boolean("add_generation_prompt", not is_open)
@@ -148,14 +150,17 @@ async def _read_prompt(front: Front, fields: Fields) -> list[int]:
     return await front.generator.encode(text, add_special_tokens=False, field="messages")
 
 
-def _read_messages(fields: Fields) -> list[Message]:
+def _read_messages(fields: Fields, roles: Set[str]) -> list[Message]:
     items = fields.items("messages")
     if not items:
         raise Refused("messages is empty; it must hold at least one message. Send one.", field="messages")
     messages = []
     for item in items:
-        if not item.string("role"):
+        role = item.string("role")
+        if not role:
             raise Refused(f"{item.name('role')} is missing. Set it to user, for example.", field=item.name("role"))
+        if role not in roles:
+            raise item.wrong_type("role", f"one of {', '.join(sorted(roles))}", role)
         messages.append({**item.everything(), "content": _content(item)})
     return messages
 

@@ -13,15 +13,16 @@ from runtime.generator import check_num_answers, check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 
-from .errors import json_response
+from .errors import json_response, spelled
 from .fields import Fields, is_integers
 from .front import FRONT, Front
-from .openai import Answering, check_model, finish, read_answering, read_json, read_openai_sampling
+from .openai import Answering, begin, finish, read_openai_sampling
 from .sampling import read_num_samples, read_priority, read_salt
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
 
+_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 _UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprobs": None}
 
 
@@ -71,11 +72,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one prompt or several."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    front.generator.client.check_accepting()
-    fields = await read_json(request)
-    check_model(front, fields)
-    fields.refuse(_UNSUPPORTED)
-    answering = read_answering(front, fields, prefix="cmpl", kind="text_completion")
+    fields, answering = await begin(request, unsupported=_UNSUPPORTED, prefix="cmpl", kind="text_completion")
     prompts = await _read_prompts(front, fields, answering)
     is_echoed = fields.boolean("echo", False)
     with_logprobs = prompts[0].sampling.num_top_logprobs is not None
@@ -84,12 +81,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
     for i, prompt in enumerate(prompts):
         text = front.generator.tokenizer.decode(prompt.token_ids, skip_special_tokens=True) if is_echoed else ""
         choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text))
-    async with front.generator.start_all(prompts, times) as generations:
-        if answering.is_stream:
-            return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
-        deltas: list[list[Delta]] = [[] for _ in generations]
-        async for i, delta in merged(generations):
-            deltas[i].append(delta)
+    with spelled(_NAMES):
+        async with front.generator.start_all(prompts, times) as generations:
+            if answering.is_stream:
+                return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
+            deltas: list[list[Delta]] = [[] for _ in generations]
+            async for i, delta in merged(generations):
+                deltas[i].append(delta)
     bodies = [choice.body(_joined(parts)) for choice, parts in zip(choices, deltas, strict=True)]
     return json_response(answering.whole(bodies, generations), headers={"X-Request-Id": answering.id})
 

@@ -155,7 +155,7 @@ class GrammarTrial:
                 f"{grammar.field} can't be used: this model has no end-of-sequence token.", field=grammar.field
             )
         if grammar.source not in self._known:
-            self._known[grammar.source] = await self._trial(self.prepared(), grammar)
+            self._known[grammar.source] = await self._trial(self._prepared(), grammar)
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(grammar.source)
@@ -164,8 +164,12 @@ class GrammarTrial:
             raise Refused(f"{grammar.field} can't be followed: {error}. Mend or simplify it.", field=grammar.field)
         return msgspec.structs.replace(grammar, eos_token_ids=tuple(self._model.eos_token_ids))
 
-    def prepared(self) -> LLTokenizer:
-        """Make the vocabulary's tables unless they are there: half a second in which nothing else runs."""
+    def prepare(self) -> None:
+        """Make the vocabulary's tables, which takes half a second in which nothing else runs."""
+        if self._model.eos_token_ids:
+            self._prepared()
+
+    def _prepared(self) -> LLTokenizer:
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(self._model.to_json(), eos_token=list(self._model.eos_token_ids))
         return self._tokenizer

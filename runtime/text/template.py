@@ -6,7 +6,7 @@ A template may have a flaw and messages may not suit it; both end the one reques
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -21,11 +21,16 @@ from wire.errors import Refused
 
 Message = dict[str, object]
 
+USUAL_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+"""The roles of OpenAI's API."""
+
 _CONTINUE_MARK = "AXIL_CONTINUE_FINAL_MESSAGE "
 
 
 class ChatTemplate:
     """One compiled template; `special_tokens` (`bos_token`, ...) are visible to it.
+
+    `roles` are those that a message may have: the usual ones, and what else the template compares a role with.
 
     Raises:
         ValueError: the template has a syntax error.
@@ -33,7 +38,9 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self.roles = USUAL_ROLES | _named_roles(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
         self._special_tokens = dict(special_tokens)
@@ -104,6 +111,28 @@ def load_template(directory: Path, config: Mapping[str, object], override: str |
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
         found = named.get("default")
     return found if isinstance(found, str) else None
+
+
+def _named_roles(template: nodes.Template) -> frozenset[str]:
+    """The strings that a template compares a message's role with."""
+    comparisons = [compare for compare in template.find_all(nodes.Compare) if _has_role(compare)]
+    constants = [constant.value for compare in comparisons for constant in _outside_of_subscripts(compare)]
+    return frozenset(value for value in constants if isinstance(value, str))
+
+
+def _has_role(compare: nodes.Compare) -> bool:
+    names = (item.name for item in compare.find_all(nodes.Name))
+    attributes = (item.attr for item in compare.find_all(nodes.Getattr))
+    keys = (item.arg.value for item in compare.find_all(nodes.Getitem) if isinstance(item.arg, nodes.Const))
+    return "role" in {*names, *attributes, *keys}
+
+
+def _outside_of_subscripts(node: nodes.Node) -> Iterator[nodes.Const]:
+    if isinstance(node, nodes.Const):
+        yield node
+    elif not isinstance(node, nodes.Getitem):
+        for child in node.iter_child_nodes():
+            yield from _outside_of_subscripts(child)
 
 
 class _GenerationBlocks(Extension):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,6 @@ from tests.e2e.server import Server, is_alive, wait_until
 pytestmark = pytest.mark.e2e
 
 SMALL = ("--max-total-tokens", "4000")
-LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 
 Start = Callable[..., Server]
 
@@ -26,8 +27,9 @@ Start = Callable[..., Server]
 class OpenStream:
     """A long streamed request, read by a thread until its connection ends."""
 
-    def __init__(self, server: Server) -> None:
-        body = json.dumps(LONG).encode()
+    def __init__(self, server: Server, *, num_tokens: int = 3000) -> None:
+        sampling = {"max_new_tokens": num_tokens, "ignore_eos": True}
+        body = json.dumps({"text": "Once upon a time", "sampling_params": sampling, "stream": True}).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.sendall(
             b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -114,6 +116,42 @@ def test_sigterm_refuses_new_work_ends_open_requests_and_is_done_within_five_sec
     assert time.monotonic() - asked_s < 5
     stream.thread.join(5)
     assert b"data: [DONE]" in stream.received
+    server.assert_nothing_left()
+
+
+def test_sigterm_lets_an_open_stream_finish_within_the_drain_seconds(start: Start) -> None:
+    server = start(*SMALL, "--drain-seconds", "100").wait_ready()
+    stream = OpenStream(server, num_tokens=100)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: server.get("/health").status == 503, "/health says that it stops")
+    refused = server.post("/generate", {"text": "x"})
+    assert refused.status == 503
+    assert "Retry-After" in refused.headers
+    assert server.get("/live").status == 200
+    assert stream.ended_s is None
+    assert server.process.wait(timeout=100) == 0
+    stream.thread.join(5)
+    assert stream.received.count(b"data: ") > 1
+    assert b'"error"' not in stream.received
+    assert b'"type":"length"' in stream.received
+    assert b"data: [DONE]" in stream.received
+    server.assert_nothing_left()
+
+
+def test_a_second_sigterm_stops_at_once(start: Start) -> None:
+    server = start(*SMALL, "--drain-seconds", "100").wait_ready()
+    stream = OpenStream(server)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "once more stops at once" in server.log, "the first is heard")
+    asked_s = time.monotonic()
+    while "stopped at once" not in server.log:
+        assert time.monotonic() - asked_s < 5
+        server.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(0.2)
+    assert server.process.wait(timeout=15) != 0
+    stream.thread.join(5)
+    assert stream.ended_s is not None
     server.assert_nothing_left()
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from msgspec import structs
 
+from model_runner.attention.backend import AttentionSpec
 from model_runner.attention.torch_backend import TorchAttention, TorchStep
 from model_runner.batch import build_batch
-from model_runner.load import attention_spec
+from model_runner.implementation import attention_spec
 from model_runner.models.decoder import Decoder
+from model_runner.models.model import Model
 from model_runner.rows import RowTable
 from model_runner.runner import Runner
 from wire.messages import (
@@ -64,10 +66,15 @@ class Output:
 class Bed:
     """Runs prompts to a fixed number of tokens; pages are given out in a scattered order and never given back."""
 
-    def __init__(self, model: Decoder, *, num_pages: int = 256, page_tokens: int = 16) -> None:
+    def __init__(
+        self, model: Model, *, num_pages: int = 256, page_tokens: int = 16, spec: AttentionSpec | None = None
+    ) -> None:
         self.model = model
         self.page_tokens = page_tokens
-        backend = TorchAttention(attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens))
+        if spec is None:
+            assert isinstance(model, Decoder), "a model that isn't ours comes with its attention's shape"
+            spec = attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens)
+        backend = TorchAttention(spec)
         self.pool = backend.make_kv_pool(num_pages)
         self.runner: Runner[TorchStep] = Runner(model, backend, self.pool)
         order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1))
@@ -90,7 +97,7 @@ class Bed:
         pages = ids_to_bytes(range(-(-len(token_ids) // self.page_tokens)))
         table.admit(Admission(row=0, request_id="", sampling=GREEDY, num_cached_tokens=0, page_ids=pages))
         plan = StepPlan(step=0, chunks=(Chunk(row=0, token_ids=ids_to_bytes(token_ids), is_sampled=True),))
-        batch = build_batch(table, plan, vocabulary=self.model.config.vocabulary)
+        batch = build_batch(table, plan, vocabulary=self.model.vocabulary)
         return self.model.logits(self.runner.forward(batch))
 
     def generate(self, prompts: Sequence[Prompt], num_tokens: int, *, chunk_tokens: int | None = None) -> list[Output]:

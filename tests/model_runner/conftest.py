@@ -60,6 +60,7 @@ TINY_CONFIGS = {
     "llama-yarn-rope": LlamaConfig(**SIZES, rope_parameters=YARN_ROPE),
     "mistral": MistralConfig(**SIZES, sliding_window=None),
     "mistral-sliding": MistralConfig(**SIZES, sliding_window=11),
+    "mistral-yarn-rope": MistralConfig(**SIZES, sliding_window=None, rope_parameters=YARN_ROPE),
     "qwen2": Qwen2Config(**SIZES),
     "qwen2-yarn-rope": Qwen2Config(
         **SIZES, rope_parameters=YARN_ROPE | {"attention_factor": 0.9, "beta_fast": 4, "truncate": False}
@@ -69,6 +70,7 @@ TINY_CONFIGS = {
     "qwen3-yarn-rope": Qwen3Config(
         **SIZES, head_dim=16, rope_parameters=YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 0.3}
     ),
+    "qwen3-linear-rope": Qwen3Config(**SIZES, head_dim=16, rope_parameters=LINEAR_ROPE),
     "qwen3-biases": Qwen3Config(**SIZES, head_dim=16, attention_bias=True),
     "gemma3": Gemma3TextConfig(
         **SIZES | {"num_hidden_layers": 7}, **GEMMA, sliding_window_pattern=3, rope_theta=70_000.0

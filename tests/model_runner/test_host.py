@@ -35,6 +35,33 @@ def test_the_limit_of_an_outer_control_group_counts_too(group: Path) -> None:
     assert host.free_memory_bytes() == 1100
 
 
+def test_a_version_1_group_limits_memory_and_cores(group: Path) -> None:
+    (group / "own").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n0::/\n")
+    limits = {
+        "memory.limit_in_bytes": "5000",
+        "memory.usage_in_bytes": "4000",
+        "memory.stat": "inactive_file 1\ntotal_inactive_file 100",
+    }
+    _group(group, "memory/box", limits)
+    _group(group, "cpu/box", {"cpu.cfs_quota_us": "100000", "cpu.cfs_period_us": "100000"})
+    assert host.free_memory_bytes() == 1100
+    assert host.usable_cores() == 1
+
+
+def test_a_version_1_group_without_limits_limits_nothing(group: Path) -> None:
+    (group / "own").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n")
+    _group(group, "memory/box", {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "4000"})
+    _group(group, "cpu/box", {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"})
+    assert host.free_memory_bytes() > 5000
+    assert host.usable_cores() == len(os.sched_getaffinity(0))
+
+
+def test_in_a_container_the_root_is_the_own_group(group: Path) -> None:
+    (group / "own").write_text("4:memory:/docker/0123\n")
+    _group(group, "memory", {"memory.limit_in_bytes": "5000", "memory.usage_in_bytes": "4000"})
+    assert host.free_memory_bytes() == 1000
+
+
 def test_a_quota_of_time_limits_the_cores(group: Path) -> None:
     _group(group, "outer", {"cpu.max": "150000 100000"})
     assert host.usable_cores() == 1

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from model_runner.errors import StartError
-from model_runner.kv_pool import MIN_AUTO_PAGES, choose_num_pages
+from model_runner.kv_pool import MIN_AUTO_PAGES, check_context_fits, choose_num_pages
 
 GIB = 1 << 30
 
@@ -43,6 +43,25 @@ def test_a_fraction_that_is_too_small_is_refused_with_one_that_is_not() -> None:
     works = re.search(r"raise --mem-fraction to ([\d.]+)", str(caught.value))
     assert works is not None
     assert _choose(free_bytes=free, mem_fraction=float(works[1])) >= MIN_AUTO_PAGES
+
+
+def test_a_context_that_the_pool_cannot_hold_is_refused_with_numbers_that_work() -> None:
+    def check(context_tokens: int, max_total_tokens: int) -> None:
+        num_pages = _choose(free_bytes=GIB, max_total_tokens=max_total_tokens)
+        check_context_fits(context_tokens, num_pages=num_pages, page_tokens=16, is_asked_for=True)
+
+    check(64, 64)
+    with pytest.raises(StartError, match="--context-length 100") as caught:
+        check(100, 64)
+    works = re.search(r"--max-total-tokens to at least (\d+), or --context-length to at most (\d+)", str(caught.value))
+    assert works is not None
+    check(100, int(works[1]))
+    check(int(works[2]), 64)
+
+
+def test_a_model_with_a_context_beyond_the_pool_is_served_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    check_context_fits(100, num_pages=4, page_tokens=16, is_asked_for=False)
+    assert "--max-total-tokens 112" in caplog.text
 
 
 def test_too_little_memory_for_any_fraction_says_how_much_is_needed() -> None:

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
+from model_runner import implementation
 from model_runner import load as loading
 from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.errors import StartError
 from model_runner.load import fingerprint, load, resolve_dtype
 
 from .conftest import save_tiny
+from .foreign import FAMILIES, save_foreign
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,7 @@ def test_a_flag_that_does_not_fit_the_model_or_the_machine_is_named(
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     launch: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(implementation, "free_memory_bytes", lambda: 1000)
     with pytest.raises(StartError, match="--dtype bfloat16"):
         _load(launch)
 
@@ -102,3 +107,58 @@ def test_auto_takes_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytes
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     assert resolve_dtype("auto") == torch.float32
     assert (resolve_dtype("bfloat16"), resolve_dtype("float32")) == (torch.bfloat16, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def unknown(launch: RunnerLaunch, tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
+    directory = tmp_path_factory.mktemp("unknown")
+    save_foreign(FAMILIES["olmo2"], directory)
+    return replace(launch, weights=str(directory), model_config=str(directory / "config.json"))
+
+
+def _with(launch: RunnerLaunch, **changes: str) -> RunnerLaunch:
+    return replace(launch, config=replace(launch.config, **changes))  # type: ignore[arg-type]
+
+
+def test_a_family_of_ours_runs_in_our_code_and_another_one_in_that_of_transformers(
+    launch: RunnerLaunch, unknown: RunnerLaunch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _load(launch).facts["model_impl"] == "axil"
+    with caplog.at_level(logging.INFO, "model_runner"):
+        loaded = _load(unknown)
+    assert loaded.facts["model_impl"] == f"transformers-{transformers.__version__}"
+    assert "class=Olmo2ForCausalLM" in caplog.text
+    assert (loaded.ready.vocabulary, loaded.ready.context_tokens) == (199, 2048)
+
+
+def test_a_family_of_ours_can_run_in_transformers_code_and_its_kv_is_kept_apart(launch: RunnerLaunch) -> None:
+    own, theirs = _load(launch), _load(_with(launch, model_impl="transformers"))
+    assert str(theirs.facts["model_impl"]).startswith("transformers")
+    assert own.ready.model_fingerprint != theirs.ready.model_fingerprint
+
+
+@pytest.mark.parametrize("model_impl", ["auto", "axil"])
+def test_an_unknown_architecture_that_transformers_can_not_give_either_is_named(
+    model_impl: str, unknown: RunnerLaunch, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"architectures": ["StrangeForCausalLM"], "model_type": "strange"}')
+    with pytest.raises(ValueError, match="unknown architecture StrangeForCausalLM; known ones are LlamaForCausalLM"):
+        _load(_with(replace(unknown, model_config=str(config)), model_impl=model_impl))
+
+
+def test_a_gguf_file_runs_in_our_code_only(launch: RunnerLaunch, unknown: RunnerLaunch, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    file = replace(unknown, weights=str(tmp_path / "model.gguf"))
+    with pytest.raises(ValueError, match="unknown architecture Olmo2ForCausalLM"):
+        _load(file)
+    with pytest.raises(StartError, match="--model-impl transformers needs a directory"):
+        _load(_with(replace(file, model_config=launch.model_config), model_impl="transformers"))
+
+
+def test_without_the_package_transformers_an_unknown_family_says_what_to_install(
+    unknown: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "model_runner.transformers_impl", None)
+    with pytest.raises(StartError, match="pip install 'transformers>=5,<6'"):
+        _load(unknown)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,15 +29,16 @@ lengths = st.tuples(
     page_tokens=st.sampled_from([1, 4, 16, 48]),
     rows=st.lists(lengths, min_size=1, max_size=4),
     window=st.one_of(st.none(), st.integers(1, 40), st.sampled_from([255, 256, 257, 300])),
+    softcap=st.sampled_from([None, 0.7]),
     seed=st.integers(0, 2**31),
 )
 def test_paged_attention_equals_dense_attention_for_any_page_table(
-    page_tokens: int, rows: list[tuple[int, int]], window: int | None, seed: int
+    page_tokens: int, rows: list[tuple[int, int]], window: int | None, softcap: float | None, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     num_pages = [-(-(prefix + extend) // page_tokens) for prefix, extend in rows]
     order = torch.randperm(sum(num_pages) + 3, generator=generator)
-    backend = TorchAttention(replace(_spec(page_tokens), windows=(window,)))
+    backend = TorchAttention(replace(_spec(page_tokens), windows=(window,), softcap=softcap))
     pool = backend.make_kv_pool(len(order))
     for tensor in pool.layers:
         tensor[: pool.num_pages] = float("nan")  # what nobody has stored must not be read
@@ -64,14 +64,28 @@ def test_paged_attention_equals_dense_attention_for_any_page_table(
         mask = torch.ones(extend, prefix + extend, dtype=torch.bool).tril(diagonal=prefix)
         if window is not None:
             mask = mask.triu(diagonal=prefix - window + 1)
-        expected = F.scaled_dot_product_attention(
-            q[own].transpose(0, 1),
-            dense_k[row].transpose(0, 1),
-            dense_v[row].transpose(0, 1),
-            attn_mask=mask,
-            enable_gqa=True,
-        )
+        keys, values = (x[row].transpose(0, 1).repeat_interleave(G, dim=0) for x in (dense_k, dense_v))
+        scores = q[own].transpose(0, 1) @ keys.transpose(1, 2) * H**-0.5
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        expected = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ values
         assert torch.allclose(out[own], expected.transpose(0, 1), atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("num_new_tokens", [1, 2, 300])
+def test_pages_long_before_the_window_are_not_read(num_new_tokens: int) -> None:
+    backend = TorchAttention(replace(_spec(16), windows=(20,)))
+    pool = backend.make_kv_pool(80)
+    pool.layers[0][:80] = torch.randn(pool.layers[0][:80].shape, generator=torch.Generator().manual_seed(0))
+    pool.layers[0][:48] = float("nan")  # positions below 768
+    table = RowTable(num_pages=80, page_tokens=16)
+    table.admit(_admission(0, 800, range(80)))
+    ids = ids_to_bytes([1] * num_new_tokens)
+    plan = StepPlan(step=0, chunks=(Chunk(row=0, token_ids=ids, is_sampled=True),))
+    batch = build_batch(table, plan, vocabulary=VOCABULARY)
+    q, k, v = (torch.ones(num_new_tokens, n, H) for n in (K * G, K, K))
+    out = backend.forward(0, q, k, v, backend.begin_step(batch), torch.empty_like(q))
+    assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("num_others", [0, 5])

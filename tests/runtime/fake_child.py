@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wire.child import Failed, LauncherGone, Notice, Progress, Started, adopt
+from wire.child import Failed, LauncherGone, Notice, Progress, Shutdown, Started, adopt
 
 
 def main() -> None:
@@ -35,7 +35,8 @@ def main() -> None:
 
     def on_notice(notice: Notice) -> None:
         record(f"{role} {type(notice).__name__}")
-        if behaviour != "deaf" and not isinstance(notice, LauncherGone):
+        is_heard = behaviour != "deaf" and not (behaviour == "busy" and isinstance(notice, Shutdown))
+        if is_heard and not isinstance(notice, LauncherGone):
             is_over.set()
 
     child.watch(on_notice, run_dir=config["run_dir"])

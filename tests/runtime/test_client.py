@@ -10,6 +10,7 @@ from runtime import client as client_module
 from runtime.process import break_all
 from tests.fakes import Script, Server, text_ids
 from wire.messages import Done, Finish, Submit, Tokens, ids_to_bytes
+from wire.sampling import SamplingParams
 
 
 async def _submitted(server: Server, request_id: str) -> None:
@@ -102,3 +103,10 @@ async def test_an_id_that_was_left_is_used_again_only_after_the_scheduler_has_en
     await server.scheduler.send(Done(request_id="s", reason="stop"))
     async with await again as response:
         assert (await response.json())["meta_info"]["finish_reason"]["matched"] == "hello"
+
+
+async def test_a_request_that_cannot_be_sent_is_not_open(server: Server) -> None:
+    sampling = SamplingParams(seed=1, stop=("\ud800",))
+    with pytest.raises(UnicodeEncodeError):
+        await server.client.open(Submit(request_id="bad", token_ids=b"", sampling=sampling))
+    assert server.client.num_open == 0

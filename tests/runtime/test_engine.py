@@ -88,11 +88,10 @@ async def test_a_chat_goes_through_the_models_template(tmp_path: Path) -> None:
         assert bytes(submitted_ids(submit)[1:6]).decode() == "<user"
 
 
-@pytest.mark.parametrize("messages", [[], [{"role": "user"}], [{"content": "x"}]])
-async def test_messages_that_are_none_are_refused(tmp_path: Path, messages: list[dict[str, str]]) -> None:
+async def test_a_chat_without_messages_is_refused(tmp_path: Path) -> None:
     async with fake_calls(tmp_path) as (calls, _):
         with pytest.raises(Refused, match="messages"):
-            await calls.complete_all([wish(Chat(messages=messages))], lambda _: None)
+            await calls.complete_all([wish(Chat(messages=[]))], lambda _: None)
 
 
 async def test_pieces_come_as_they_are_made_and_the_last_has_the_whole(tmp_path: Path) -> None:

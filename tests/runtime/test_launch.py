@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runtime.launch import (
+    Hurried,
     Launch,
     StartFailed,
     StopAsked,
@@ -86,7 +87,7 @@ def test_a_stop_goes_to_the_front_first_and_to_the_others_when_it_has_gone(
 ) -> None:
     launch = make_launch()
     started(launch)
-    assert stop_in_order(launch)
+    assert stop_in_order(launch, grace_s=2) is None
     assert not launch.living
     assert records(tmp_path)[:2] == ["tokenizer Shutdown", "tokenizer exits"]
     assert sorted(records(tmp_path)[2:]) == sorted(
@@ -98,9 +99,25 @@ def test_parts_that_ignore_a_stop_are_killed_when_the_grace_is_over(make_launch:
     launch = make_launch(tokenizer="deaf", model_runner="deaf")
     pids = started(launch)
     before = time.monotonic()
-    assert stop_in_order(launch, grace_s=0.1)
+    assert stop_in_order(launch, grace_s=0.1) is None
     assert time.monotonic() - before < 5
     assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_part_that_dies_while_open_requests_finish_ends_them_and_is_told(
+    make_launch: MakeLaunch, tmp_path: Path
+) -> None:
+    launch = make_launch(tokenizer="busy")
+    pids = started(launch)
+    os.kill(pids["model_runner"], 9)
+    before = time.monotonic()
+    died = stop_in_order(launch, grace_s=60)
+    assert time.monotonic() - before < 10
+    assert died is not None
+    assert (died.part, died.exit_status) == ("model_runner", "killed by SIGKILL")
+    assert records(tmp_path)[0] == "tokenizer Shutdown"
+    assert "tokenizer PeerDied" in records(tmp_path)
+    assert not launch.living
 
 
 def test_a_second_wish_to_stop_kills_at_once(make_launch: MakeLaunch) -> None:
@@ -108,7 +125,8 @@ def test_a_second_wish_to_stop_kills_at_once(make_launch: MakeLaunch) -> None:
     pids = started(launch)
     launch.ask_to_stop("again")
     before = time.monotonic()
-    assert not stop_in_order(launch, grace_s=60)
+    with pytest.raises(Hurried):
+        stop_in_order(launch, grace_s=60)
     assert time.monotonic() - before < 5
     assert not any(is_alive(pid) for pid in pids.values())
 

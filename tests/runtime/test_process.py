@@ -183,6 +183,33 @@ async def test_a_shutdown_lets_open_requests_end_and_refuses_new_ones(tmp_path: 
             assert await child.exit_status() == 0
 
 
+async def test_an_answer_that_is_not_streamed_arrives_whole_before_the_process_ends(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(output=[65] * 100_000, per_frame=50_000, is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            body = {"text": "x", "sampling_params": {"max_new_tokens": 100_000}}
+            asked = asyncio.create_task(http.post("/generate", json=body))
+            await child.scheduler.received_where(lambda message: isinstance(message, Submit))
+            child.tell(Shutdown(grace_s=DEADLINE_S))
+            child.scheduler.release()
+            response = await asyncio.wait_for(asked, DEADLINE_S)
+            assert response.status == 200
+            assert (await response.json())["text"] == "A" * 100_000
+            assert await child.exit_status() == 0
+
+
+async def test_a_peer_s_death_ends_the_time_of_grace(tmp_path: Path) -> None:
+    async with started(tmp_path) as child:
+        child.scheduler.script = lambda _: Script(is_held=True)
+        async with aiohttp.ClientSession(await child.address()) as http:
+            stream = await _begun(child, http)
+            child.tell(Shutdown(grace_s=60))
+            child.tell(PeerDied(process="scheduler", exit_status="killed by SIGKILL", last_words=""))
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
+            assert b"scheduler process died" in rest
+            assert await child.exit_status() == 1
+
+
 async def test_a_shutdown_ends_what_is_still_open_after_its_grace(tmp_path: Path) -> None:
     async with started(tmp_path) as child:
         child.scheduler.script = lambda _: Script(is_held=True)

@@ -1,3 +1,4 @@
+import contextlib
 import fcntl
 import os
 import re
@@ -51,9 +52,9 @@ class Axil:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def wait_for(self, pattern: str) -> re.Match[str]:
+    def wait_for(self, pattern: str, *, within_s: float = DEADLINE_S) -> re.Match[str]:
         with self._has_more:
-            self._has_more.wait_for(lambda: re.search(pattern, self.output) or self._is_at_end, DEADLINE_S)
+            self._has_more.wait_for(lambda: re.search(pattern, self.output) or self._is_at_end, within_s)
         match = re.search(pattern, self.output)
         assert match is not None, self.output
         return match
@@ -136,11 +137,30 @@ def test_a_second_ctrl_c_stops_at_once(start: Start, tmp_path: Path) -> None:
     pids = axil.wait_ready()
     axil.process.send_signal(signal.SIGINT)
     axil.wait_for("SIGINT: finishing")
-    before = time.monotonic()
-    axil.process.send_signal(signal.SIGINT)
+    ask_again(axil, signal.SIGINT)
     assert axil.end() == 130
-    assert time.monotonic() - before < 2
     assert_nothing_left(axil, pids)
+
+
+def test_a_signal_that_a_supervisor_sends_twice_at_once_is_one_wish(start: Start) -> None:
+    axil = start("--drain-seconds", "60", parts="tokenizer=busy")
+    pids = axil.wait_ready()
+    axil.process.send_signal(signal.SIGTERM)
+    axil.process.send_signal(signal.SIGTERM)
+    axil.wait_for("SIGTERM: finishing")
+    os.kill(pids["scheduler"], signal.SIGKILL)
+    assert axil.end() == 1
+    assert "stopped at once" not in axil.output
+
+
+def ask_again(axil: Axil, number: signal.Signals) -> None:
+    """Send a signal until it is heard as another one than the first, at most 2 s."""
+    deadline = time.monotonic() + 2
+    while "stopped at once" not in axil.output:
+        assert time.monotonic() < deadline
+        axil.process.send_signal(number)
+        with contextlib.suppress(AssertionError):
+            axil.wait_for("stopped at once", within_s=0.2)
 
 
 def test_parts_that_ignore_the_stop_are_gone_within_five_seconds(start: Start) -> None:
@@ -150,6 +170,19 @@ def test_parts_that_ignore_the_stop_are_gone_within_five_seconds(start: Start) -
     axil.process.send_signal(signal.SIGTERM)
     assert axil.end() == 0
     assert time.monotonic() - before < 5
+    assert_nothing_left(axil, pids)
+
+
+def test_open_requests_may_take_the_drain_seconds_and_a_death_meanwhile_gives_status_one(start: Start) -> None:
+    axil = start("--drain-seconds", "60", parts="tokenizer=busy")
+    pids = axil.wait_ready()
+    axil.process.send_signal(signal.SIGTERM)
+    axil.wait_for("SIGTERM: finishing open requests for up to 60 s")
+    os.kill(pids["model runner"], signal.SIGKILL)
+    before = time.monotonic()
+    assert axil.end() == 1
+    assert time.monotonic() - before < 10
+    assert "the model runner died (killed by SIGKILL)" in axil.output
     assert_nothing_left(axil, pids)
 
 

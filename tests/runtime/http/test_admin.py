@@ -59,6 +59,18 @@ async def test_all_requests_can_be_aborted(server: Server, http: aiohttp.ClientS
     assert message.request_id is None
 
 
+@pytest.mark.parametrize("path", ["/flush_cache", "/abort_request", "/drain"])
+async def test_a_web_page_from_elsewhere_cannot_operate_the_server(
+    server: Server, http: aiohttp.ClientSession, path: str
+) -> None:
+    async with http.post(path, data='{"abort_all": true}', headers={"Origin": "https://elsewhere.example"}) as response:
+        assert response.status == 400
+        assert "elsewhere" in (await response.json())["error"]["message"]
+    assert server.front.gate.state == "serving"
+    async with http.post(path, data='{"abort_all": true}', headers={"Origin": server.url}) as response:
+        assert response.status == 200
+
+
 async def test_text_and_token_ids_are_turned_into_each_other(http: aiohttp.ClientSession) -> None:
     async with http.post("/tokenize", json={"prompt": "hé"}) as response:
         assert await response.json() == {"tokens": [104, 195, 169], "count": 3, "max_model_len": 4096}

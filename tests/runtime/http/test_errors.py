@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -142,6 +143,49 @@ async def test_made_up_field_names_neither_fill_the_log_nor_write_into_it(
     assert all(len(name) < 200 for name in server.front.unknown_fields)
 
 
+async def test_a_body_that_is_small_only_while_compressed_is_a_413(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, max_body_bytes=100_000)
+    bomb = gzip.compress(b'{"text": "' + b"x" * 20_000_000 + b'"}')
+    assert len(bomb) < 100_000
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    async with (
+        running_server(tmp_path, config=config) as server,
+        aiohttp.ClientSession(server.url) as http,
+        http.post("/generate", data=bomb, headers=headers) as response,
+    ):
+        assert response.status == 413
+        assert (await response.json())["error"]["code"] == "body_too_large"
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, max_body_bytes=1000)
+    async with running_server(tmp_path, config=config) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+        assert b" 413 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+
+
+async def test_a_limit_that_the_scheduler_knows_is_told_in_the_client_s_words(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    def refusal(submit: Submit) -> Script:
+        message = "the prompt has 1 token and max_new_tokens is 9. Lower max_new_tokens to 8."
+        code = "context_length_exceeded"
+        return Script(refusal=Refused(request_id=submit.request_id, code=code, message=message, field="max_new_tokens"))
+
+    server.scheduler.script = refusal
+    for route, body, name in (
+        (COMPLETIONS, {"prompt": "x", "stream": True}, "max_tokens"),
+        (CHAT, {"messages": HI, "max_completion_tokens": 9}, "max_completion_tokens"),
+        (GENERATE, {"text": "x"}, "max_new_tokens"),
+    ):
+        async with http.post(route, json=body) as response:
+            error = (await response.json())["error"]
+            assert error["param"] == name
+            assert error["message"] == f"the prompt has 1 token and {name} is 9. Lower {name} to 8."
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_body_that_is_not_what_its_encoding_says_is_a_400(http: aiohttp.ClientSession, encoding: str) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
@@ -231,6 +275,8 @@ async def test_before_the_first_figures_everything_is_503(tmp_path: Path) -> Non
                 assert response.status == 503
                 assert "starting" in (await response.json())["error"]["message"]
                 assert "Retry-After" in response.headers
+        async with http.get("/live") as response:
+            assert response.status == 200
 
 
 async def test_health_is_false_when_the_scheduler_says_what_hangs(server: Server, http: aiohttp.ClientSession) -> None:

@@ -87,6 +87,49 @@ async def test_a_megabyte_of_one_character_or_token_is_a_400(http: aiohttp.Clien
             assert str(CONTEXT_TOKENS) in error["message"]
 
 
+async def test_a_text_far_too_long_is_refused_by_its_beginning(
+    server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where tokens may be as long as the text itself, its length alone says nothing."""
+    tokenizer = server.front.generator.tokenizer
+    monkeypatch.setattr(tokenizer, "longest_token_characters", None)
+    encode, lengths = tokenizer.encode, []
+
+    def noted(text: str, *, add_special_tokens: bool) -> list[int]:
+        lengths.append(len(text))
+        return encode(text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(tokenizer, "encode", noted)
+    text = "漢" * 300_000
+    for route, body in (
+        (GENERATE, {"text": text}),
+        (GENERATE, {"text": ["x" * 5000] * 100}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+    ):
+        lengths.clear()
+        async with http.post(route, data=large(body), headers=JSON) as response:
+            assert response.status == 400, route
+            error = (await response.json())["error"]
+            assert error["code"] == "context_length_exceeded"
+            assert "tokens; this model's context is 4096" in error["message"]
+        assert sum(lengths) <= 16_384
+    async with http.post(GENERATE, json={"text": "x" * 4000, "sampling_params": {"max_new_tokens": 1}}) as response:
+        assert response.status == 200
+
+
+async def test_a_hundred_thousand_messages_or_parts_are_the_most(http: aiohttp.ClientSession) -> None:
+    part = {"type": "text", "text": "x"}
+    for messages, field in (
+        ([{"role": "user", "content": ""}] * 100_001, "messages"),
+        ([{"role": "user", "content": [part] * 100_001}], "messages[0].content"),
+    ):
+        async with http.post(CHAT, data=large({"messages": messages}), headers=JSON) as response:
+            assert response.status == 400
+            error = (await response.json())["error"]
+            assert error["param"] == field
+            assert "100,001 items; at most 100,000" in error["message"]
+
+
 async def test_what_one_object_asks_for_a_thousand_prompts_is_read_once_and_bounded(
     server: Server, http: aiohttp.ClientSession
 ) -> None:
@@ -102,6 +145,20 @@ async def test_what_one_object_asks_for_a_thousand_prompts_is_read_once_and_boun
     async with http.post(GENERATE, json={"text": ["x"] * 16, "sampling_params": wish}) as response:
         assert response.status == 200
         assert len(await response.json()) == 16
+
+
+async def test_a_long_prompt_for_thousands_of_answers_is_refused_before_it_is_copied(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.stats = Stats(context_tokens=200_000, vocabulary=259, num_pages=20_000, page_tokens=16)
+    await server.client.control("stats")
+    body = {"input_ids": [[1] * 20_000] * 32, "sampling_params": {"n": 128}}
+    async with http.post(GENERATE, data=large(body), headers=JSON) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert error["param"] == "n"
+        assert "327,680,000 bytes for 4,096 answers; at most 268,435,456" in error["message"]
+    assert server.client.num_open == 0
 
 
 async def read_deltas(http: aiohttp.ClientSession, route: str, body: dict[str, object]) -> list[str]:

@@ -128,5 +128,7 @@ async def test_a_grammar_is_tried_once(trial: GrammarTrial, monkeypatch: pytest.
 
 async def test_a_model_without_an_end_token_takes_no_grammar() -> None:
     endless = Tokenizer(byte_tokenizer(), ModelFiles(tokenizer_config={}, model_config={}, generation_config={}))
+    trial = GrammarTrial(endless)
+    trial.prepare()
     with pytest.raises(Refused, match="no end-of-sequence token"):
-        await GrammarTrial(endless).tried(regex_grammar("a", field="f"))
+        await trial.tried(regex_grammar("a", field="f"))

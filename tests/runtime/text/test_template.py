@@ -86,6 +86,25 @@ def test_a_template_that_fails_refuses_the_request(source: str) -> None:
         template.render(CHATS[0], add_generation_prompt=True, variables={})
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if messages[0]['role'] == 'ipython' %}x{% endif %}",
+        "{% for m in messages %}{{ 'x' if m.role in ['ipython', 'y'] }}{% endfor %}",
+        "{% set role = messages[0].role %}{% if role != 'ipython' %}x{% endif %}",
+    ],
+)
+def test_a_role_that_a_template_knows_is_allowed_beside_the_usual_ones(source: str) -> None:
+    roles = ChatTemplate(source, {}).roles
+    assert "ipython" in roles
+    assert {"system", "developer", "user", "assistant", "tool", "function"} < roles
+    assert "role" not in roles
+
+
+def test_what_a_template_compares_other_things_with_is_no_role() -> None:
+    assert "x" not in ChatTemplate("{% if messages[0]['content'] == 'x' %}{% endif %}", {}).roles
+
+
 def test_a_template_with_a_syntax_error_names_its_line() -> None:
     with pytest.raises(ValueError, match="line 2"):
         ChatTemplate("x\n{% if %}", {})

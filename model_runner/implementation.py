@@ -1,0 +1,133 @@
+"""Which code computes a model, ours or transformers', and the model built with it. Knows no KV pool."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .attention.backend import AttentionSpec
+from .config import RunnerConfig, RunnerLaunch
+from .errors import StartError
+from .host import free_memory_bytes, usable_cores
+from .layers import MAX_PACKED_BYTES, can_pack
+from .model_config import ModelConfig, find_family, parse_model_config, read_json, unknown_architecture
+from .models.decoder import num_parameters
+from .models.model import Model
+from .models.registry import make_model
+from .weights import OnProgress, load_weights
+
+log = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A model with its weights. `code` says whose layers they are, with the version where it matters."""
+
+    model: Model
+    spec: AttentionSpec
+    context_tokens: int
+    code: str
+
+
+def build(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress) -> Built:
+    """The model in the code that `--model-impl` asks for: ours where we know the architecture, else transformers'.
+
+    Raises:
+        StartError: too little memory, or flags that don't fit the model; names the flag.
+        ValueError: the model or its weights can't be read or are not supported.
+    """
+    raw, config = read_json(Path(launch.model_config)), launch.config
+    is_directory, is_known = Path(launch.weights).is_dir(), find_family(raw) is not None
+    match config.model_impl:
+        case "transformers" if not is_directory:
+            raise StartError(
+                "--model-impl transformers needs a directory with safetensors; set it to auto for this file"
+            )
+        case "transformers":
+            return _build_theirs(launch, dtype, on_progress, reason="--model-impl")
+        case "auto" if is_directory and not is_known:
+            unknown = unknown_architecture(raw)
+            try:
+                return _build_theirs(launch, dtype, on_progress, reason=str(unknown))
+            except ValueError as error:
+                raise ValueError(f"{unknown}; {error}") from error
+        case _:
+            return _build_own(launch, parse_model_config(raw), dtype, on_progress)
+
+
+def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
+    """The shape of a model's attention."""
+    return AttentionSpec(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.attention_scale,
+        dtype=dtype,
+        page_tokens=page_tokens,
+        windows=config.windows,
+    )
+
+
+def _build_own(launch: RunnerLaunch, model_config: ModelConfig, dtype: torch.dtype, on_progress: OnProgress) -> Built:
+    config = launch.config
+    context_tokens = _context_tokens(config, model_config.context_tokens)
+    needed = num_parameters(model_config) * dtype.itemsize
+    head_bytes = model_config.vocabulary * model_config.hidden_size * dtype.itemsize
+    if model_config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
+        needed += head_bytes
+    _check_weights_fit(needed, dtype)
+    model = make_model(model_config, dtype)
+    # Pieces of a tensor are too small to share among threads.
+    torch.set_num_threads(1)
+    load_weights(model, Path(launch.weights), on_progress)
+    torch.set_num_threads(config.threads or usable_cores())
+    model.pack()
+    spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
+    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil")
+
+
+def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress, *, reason: str) -> Built:
+    try:
+        from .transformers_impl import build, source  # takes seconds, and is not needed for families of ours
+    except ImportError as error:
+        raise StartError(
+            f"this model needs the package transformers ({reason}): pip install 'transformers>=5,<6' ({error})"
+        ) from error
+    config = launch.config
+    read = source.read_source(Path(launch.model_config))
+    context_tokens = _context_tokens(config, read.context_tokens)
+    num_bytes = source.num_bytes(read, dtype)
+    _check_weights_fit(num_bytes, dtype)
+    log.info("model_impl=transformers version=%s class=%s reason=%r", source.VERSION, read.name, reason)
+    torch.set_num_threads(config.threads or usable_cores())
+    on_progress(0, num_bytes)
+    model, spec = build.build_model(read, Path(launch.weights), dtype, page_tokens=config.page_tokens)
+    on_progress(num_bytes, num_bytes)
+    return Built(model=model, spec=spec, context_tokens=context_tokens, code=f"transformers-{source.VERSION}")
+
+
+def _context_tokens(config: RunnerConfig, made_for: int) -> int:
+    if config.context_length is None:
+        return made_for
+    if config.context_length > made_for:
+        raise StartError(
+            f"--context-length {config.context_length} is more than the model was made for; "
+            f"set it to at most {made_for}"
+        )
+    return config.context_length
+
+
+def _check_weights_fit(needed: int, dtype: torch.dtype) -> None:
+    free = free_memory_bytes()
+    if needed <= free:
+        return
+    cure = "--dtype bfloat16 or a smaller model" if dtype == torch.float32 else "a smaller model"
+    raise StartError(
+        f"the weights need {needed / _GIB:.2f} GiB and {free / _GIB:.2f} GiB of memory are free; use {cure}"
+    )

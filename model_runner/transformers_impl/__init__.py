@@ -1,0 +1,1 @@
+"""Decoders in transformers' own code, with our paged attention in its attention interface."""
