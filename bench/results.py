@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-UNITS = ("_us", "_ms", "_s", "_percent", "_ratio", "_count", "_tokens", "_tokens_per_s")
+UNITS = ("_ms", "_s", "_percent", "_ratio", "_count", "_tokens", "_tokens_per_s", "_us", "_per_cached_token")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import RowStep
+from wire.messages import TOKEN_BYTES, Chunk, StepPlan
 
 from .errors import FatalError
 from .rows import RowTable
@@ -24,11 +24,15 @@ Int32s = NDArray[np.int32]
 class BatchPlan:
     """The rows of a step, in plan order, each with `extend_lens` new tokens behind `prefix_lens` stored ones.
 
-    Row b's tokens are [qo_indptr[b], qo_indptr[b + 1]), its pages kv_indices[kv_indptr[b] : kv_indptr[b + 1]], the last
-    of them filled to `last_page_len` after this step. The arrays are host int32; the tensors are what the model takes.
+    `rows` are the decoding ones, then those of the chunks; `sampled` indexes those whose last token's logits give a new
+    token. Row b's tokens are [qo_indptr[b], qo_indptr[b + 1]), its pages kv_indices[kv_indptr[b] : kv_indptr[b + 1]],
+    the last of them filled to `last_page_len` after this step. The other arrays are host int32; the tensors are what
+    the model takes.
     """
 
     page_tokens: int
+    rows: NDArray[np.int64]
+    sampled: NDArray[np.int64]
     extend_lens: Int32s
     prefix_lens: Int32s
     kv_lens: Int32s
@@ -51,16 +55,18 @@ class BatchPlan:
         return int(self.qo_indptr[-1])
 
 
-def build_batch(table: RowTable, steps: Sequence[RowStep], *, vocabulary: int) -> BatchPlan:
-    """The batch of a plan's rows, whose pages have been appended; changes nothing.
+def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPlan:
+    """The batch of a plan whose pages have been appended to its rows; changes nothing.
 
     Raises:
         FatalError: a row is not live, lacks pages, or its tokens are not what the plan says.
     """
-    rows = np.array([step.row for step in steps], np.int64)
+    decodes = np.frombuffer(plan.decodes, np.int32)
+    rows = np.array([*decodes.tolist(), *(chunk.row for chunk in plan.chunks)], np.int64)
     if not table.sampling.keys() >= set(rows.tolist()) or len(set(rows.tolist())) != len(rows):
         raise FatalError(f"the plan runs rows {rows.tolist()}, live are {sorted(table.sampling)}")
-    extend = np.array([step.num_new_tokens for step in steps], np.int64)
+    extend = np.ones(len(rows), np.int64)
+    extend[len(decodes) :] = [len(chunk.token_ids) // TOKEN_BYTES for chunk in plan.chunks]
     prefix = table.lengths[rows]
     kv_lens = prefix + extend
     if extend.min() < 1 or (kv_lens > table.num_pages[rows] * table.page_tokens).any():
@@ -72,8 +78,12 @@ def build_batch(table: RowTable, steps: Sequence[RowStep], *, vocabulary: int) -
     pages_of_token = table.pages[rows[row_of_token], positions // table.page_tokens].astype(np.int64)
     num_pages = -(-kv_lens // table.page_tokens)
     page_columns = np.arange(num_pages.max())
+    is_sampled = np.ones(len(rows), np.bool_)
+    is_sampled[len(decodes) :] = [chunk.is_sampled for chunk in plan.chunks]
     return BatchPlan(
         page_tokens=table.page_tokens,
+        rows=rows,
+        sampled=np.flatnonzero(is_sampled),
         extend_lens=extend.astype(np.int32),
         prefix_lens=prefix.astype(np.int32),
         kv_lens=kv_lens.astype(np.int32),
@@ -81,25 +91,15 @@ def build_batch(table: RowTable, steps: Sequence[RowStep], *, vocabulary: int) -
         kv_indptr=_indptr(num_pages).astype(np.int32),
         kv_indices=table.pages[rows, : len(page_columns)][page_columns < num_pages[:, None]],
         last_page_len=(kv_lens - (num_pages - 1) * table.page_tokens).astype(np.int32),
-        token_ids_T=torch.from_numpy(_token_ids(table, steps, starts, vocabulary)),
+        token_ids_T=torch.from_numpy(_token_ids(table, decodes, plan.chunks, vocabulary)),
         positions_T=torch.from_numpy(positions),
         out_loc_T=torch.from_numpy(pages_of_token * table.page_tokens + positions % table.page_tokens),
     )
 
 
-def _token_ids(
-    table: RowTable, steps: Sequence[RowStep], starts: NDArray[np.int64], vocabulary: int
-) -> NDArray[np.int64]:
-    token_ids = np.empty(starts[-1], np.int64)
-    token_ids[starts[:-1]] = table.last_tokens[[step.row for step in steps]]
-    for step, start in zip(steps, starts.tolist(), strict=False):
-        if not step.token_ids:
-            if step.num_new_tokens != 1:
-                raise FatalError(f"row {step.row} runs {step.num_new_tokens} tokens without their ids")
-            continue
-        if len(step.token_ids) != 4 * step.num_new_tokens:
-            raise FatalError(f"row {step.row} runs {step.num_new_tokens} tokens with {len(step.token_ids) // 4} ids")
-        token_ids[start : start + step.num_new_tokens] = np.frombuffer(step.token_ids, np.int32)
+def _token_ids(table: RowTable, decodes: Int32s, chunks: Sequence[Chunk], vocabulary: int) -> NDArray[np.int64]:
+    pieces = [np.frombuffer(chunk.token_ids, np.int32) for chunk in chunks]
+    token_ids = np.concatenate((table.last_tokens[decodes], *pieces))
     if token_ids.min() < 0 or token_ids.max() >= vocabulary:
         raise FatalError(f"the plan holds a token id outside of the vocabulary of {vocabulary}")
     return token_ids

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from wire.messages import Admission, Ready, RowStep, ids_to_bytes
+from wire.messages import Admission, Chunk, Ready, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
 from .attention.backend import AttentionSpec
@@ -135,8 +135,8 @@ def _warm_up(runner: Runner[TorchStep], *, page_tokens: int, num_pages: int, voc
         Admission(row=0, request_id="", sampling=SamplingParams(), num_cached_tokens=0, page_ids=ids_to_bytes(pages))
     )
     token_ids = ids_to_bytes(i % vocabulary for i in range(num_tokens))
-    prefill = RowStep(row=0, num_new_tokens=num_tokens, is_sampled=True, token_ids=token_ids)
-    runner.forward(build_batch(table, [prefill], vocabulary=vocabulary))
+    prefill = StepPlan(step=0, chunks=(Chunk(row=0, token_ids=token_ids, is_sampled=True),))
+    runner.forward(build_batch(table, prefill, vocabulary=vocabulary))
     table.lengths[0] = num_tokens
-    decode = RowStep(row=0, num_new_tokens=1, is_sampled=True)
-    runner.forward(build_batch(table, [decode], vocabulary=vocabulary))
+    decode = StepPlan(step=0, decodes=ids_to_bytes([0]))
+    runner.forward(build_batch(table, decode, vocabulary=vocabulary))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import Admission, PromptLogprobs, RowStep, pack_logprobs
+from wire.messages import Admission, PromptLogprobs, pack_logprobs
 from wire.sampling import SamplingParams
 
 from .batch import BatchPlan
@@ -68,12 +68,12 @@ class PromptScorer:
         self._wanted.pop(row, None)
 
     def score(
-        self, steps: Sequence[RowStep], batch: BatchPlan, hidden_TD: Tensor, logits: Callable[[Tensor], Tensor]
+        self, batch: BatchPlan, hidden_TD: Tensor, logits: Callable[[Tensor], Tensor]
     ) -> tuple[tuple[PromptLogprobs, ...], tuple[int, ...]]:
         """The logprobs that this step's tokens give of the tokens behind them, and the rows where one is no number."""
         scored, broken = [], []
-        for b, step in enumerate(steps) if self._wanted else ():
-            wanted = self._wanted.get(step.row)
+        for b, row in enumerate(batch.rows.tolist()) if self._wanted else ():
+            wanted = self._wanted.get(row)
             if wanted is None:
                 continue
             first = max(int(batch.prefix_lens[b]) + 1, wanted.first)
@@ -86,9 +86,9 @@ class PromptScorer:
                 end = min(start + _SLICE_TOKENS, stop)
                 logits_NV = logits(hidden_TD[behind + start : behind + end])
                 if not logits_NV.amax(dim=-1).isfinite().all():
-                    broken.append(step.row)
+                    broken.append(row)
                     break
                 targets = torch.from_numpy(wanted.prompt_ids[start:end])
                 entries += pack_rows(logits_NV, targets, [wanted.sampling] * (end - start))
-            scored.append(PromptLogprobs(row=step.row, first=first, entries=tuple(entries)))
+            scored.append(PromptLogprobs(row=row, first=first, entries=tuple(entries)))
         return tuple(scored), tuple(broken)

@@ -53,15 +53,37 @@ class RowTable:
         if not page_ids:
             return
         new = np.frombuffer(page_ids, np.int32)
-        if new.min() < 0 or new.max() >= self._pool_pages:
-            raise FatalError(f"row {row} gets a page outside of the pool's {self._pool_pages} pages")
+        self._check_pages(new, [row])
         start = int(self.num_pages[row])
         end = start + len(new)
-        if end > self.pages.shape[1]:
-            wider = max(end, 2 * self.pages.shape[1])
-            self.pages = np.pad(self.pages, ((0, 0), (0, wider - self.pages.shape[1])))
+        self._widen(end)
         self.pages[row, start:end] = new
         self.num_pages[row] = end
+
+    def append_page_each(self, rows: bytes, page_ids: bytes) -> None:
+        """Add one page to each of some rows; both are int32 columns.
+
+        Raises:
+            FatalError: a row is not live or named twice, or a page is outside of the pool.
+        """
+        if not rows:
+            return
+        growing, new = np.frombuffer(rows, np.int32), np.frombuffer(page_ids, np.int32)
+        if not self.sampling.keys() >= set(growing.tolist()) or len(set(growing.tolist())) != len(growing):
+            raise FatalError(f"rows {growing.tolist()} get pages, live are {sorted(self.sampling)}")
+        self._check_pages(new, growing.tolist())
+        self._widen(int(self.num_pages[growing].max()) + 1)
+        self.pages[growing, self.num_pages[growing]] = new
+        self.num_pages[growing] += 1
+
+    def _check_pages(self, page_ids: NDArray[np.int32], rows: list[int]) -> None:
+        if page_ids.min() < 0 or page_ids.max() >= self._pool_pages:
+            raise FatalError(f"a row of {rows} gets a page outside of the pool's {self._pool_pages} pages")
+
+    def _widen(self, num_pages: int) -> None:
+        if num_pages > self.pages.shape[1]:
+            wider = max(num_pages, 2 * self.pages.shape[1])
+            self.pages = np.pad(self.pages, ((0, 0), (0, wider - self.pages.shape[1])))
 
     def _grow_rows(self, needed: int) -> None:
         more = max(needed, 2 * len(self.lengths)) - len(self.lengths)

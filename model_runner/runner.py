@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wire.messages import BrokenRow, RowStep, StepPlan, StepResult
+from wire.messages import BrokenRow, StepPlan, StepResult
 
 from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
@@ -70,22 +70,23 @@ class Runner(Generic[Handle]):
             self._rules.admit(admission)
             self._grammars.admit(admission)
             self._scorer.admit(admission)
-        for step in plan.rows:
-            if step.row in self._table.sampling:
-                self._table.append_pages(step.row, step.page_ids)
-        if not plan.rows:
+        self._table.append_page_each(plan.grown_rows, plan.grown_page_ids)
+        for chunk in plan.chunks:
+            if chunk.row in self._table.sampling:
+                self._table.append_pages(chunk.row, chunk.page_ids)
+        if not plan.decodes and not plan.chunks:
             return StepResult(step=plan.step, token_ids=b"")
-        batch = build_batch(self._table, plan.rows, vocabulary=self._model.vocabulary)
+        batch = build_batch(self._table, plan, vocabulary=self._model.vocabulary)
         hidden_TD = self.forward(batch)
-        sampled_rows = [(b, step) for b, step in enumerate(plan.rows) if step.is_sampled]
-        sampled, failures = self._sample(hidden_TD, batch, sampled_rows)
-        prompt_logprobs, broken_rows = self._scorer.score(plan.rows, batch, hidden_TD, self._model.logits)
-        broken_rows += tuple(sampled_rows[i][1].row for i in sampled.broken)
+        rows = batch.rows[batch.sampled].tolist()
+        sampled, failures = self._sample(hidden_TD, batch, rows)
+        prompt_logprobs, broken_rows = self._scorer.score(batch, hidden_TD, self._model.logits)
+        broken_rows += tuple(rows[i] for i in sampled.broken)
         broken = dict.fromkeys(broken_rows, NO_LOGITS) | failures
-        self._table.lengths[[step.row for step in plan.rows]] = batch.kv_lens
-        self._table.last_tokens[[step.row for _, step in sampled_rows]] = sampled.token_ids
-        self._rules.note([step.row for _, step in sampled_rows], sampled.token_ids)
-        self._grammars.note([step.row for _, step in sampled_rows], sampled.token_ids)
+        self._table.lengths[batch.rows] = batch.kv_lens
+        self._table.last_tokens[rows] = sampled.token_ids
+        self._rules.note(rows, sampled.token_ids)
+        self._grammars.note(rows, sampled.token_ids)
         return StepResult(
             step=plan.step,
             token_ids=sampled.token_ids.tobytes(),
@@ -109,17 +110,13 @@ class Runner(Generic[Handle]):
             raise FatalError(f"the plan copies pages outside of the pool's {self._pool.num_pages} pages")
         self._pool.copy_pages(torch.tensor(sources), torch.tensor(destinations))
 
-    def _sample(
-        self, hidden_TD: Tensor, batch: BatchPlan, sampled_rows: list[tuple[int, RowStep]]
-    ) -> tuple[Sampled, dict[int, str]]:
+    def _sample(self, hidden_TD: Tensor, batch: BatchPlan, rows: list[int]) -> tuple[Sampled, dict[int, str]]:
         """The tokens, and why rows can't follow their grammars, by row."""
-        if not sampled_rows:
+        if not rows:
             return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=()), {}
-        indices = [b for b, _ in sampled_rows]
-        last_tokens = torch.from_numpy(batch.qo_indptr[1:][indices].astype(np.int64) - 1)
+        last_tokens = torch.from_numpy(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
         logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
-        rows = [step.row for _, step in sampled_rows]
         params = [self._table.sampling[row] for row in rows]
-        positions = batch.kv_lens[indices].astype(np.int64)
+        positions = batch.kv_lens[batch.sampled].astype(np.int64)
         changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
         return sample(changed_BV, params, positions, raw_logits_BV=logits_BV), failures

@@ -27,7 +27,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One token and one logprob entry per row, and the rows (by index) that had no usable logits."""
+    """One token per row, one logprob entry per row if any was asked, and the rows (by index) without usable logits."""
 
     token_ids: NDArray[np.int32]
     logprobs: tuple[bytes, ...]
@@ -139,11 +139,11 @@ def _invert(weights_BC: Tensor, uniform_B: Tensor) -> Tensor:
 def _logprobs(
     logits_BV: Tensor, token_ids: Tensor, params: Sequence[SamplingParams], is_usable: NDArray[np.bool_]
 ) -> tuple[bytes, ...]:
-    """Logprobs under the raw logits, before temperature; entries of rows that asked for none are empty."""
+    """Logprobs under the raw logits, before temperature: empty where none was asked, none at all if nobody asked."""
     asked = [b for b, one in enumerate(params) if one.num_top_logprobs is not None and is_usable[b]]
-    entries = [b""] * len(params)
     if not asked:
-        return tuple(entries)
+        return ()
+    entries = [b""] * len(params)
     packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked])
     for b, entry in zip(asked, packed, strict=True):
         entries[b] = entry

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from .pages import PageId
+from .pages import PageId, Pages, pages_of
 from .tree import Position, RadixTree
 
 
-@dataclass(slots=True, eq=False)
+class Hints(NamedTuple):
+    """What a request wishes for its pages after its end: they weigh in eviction and never pin.
+
+    A page of `priority` 1 stays one turnover of the pool longer; for `keep_s` seconds a page stays a few longer still.
+    """
+
+    priority: int = 0
+    keep_s: float = 0.0
+
+
+NO_HINTS = Hints()
+
+
 class Lease:
     """The page table of one request; made by `PrefixCache.lease`, ended by `PrefixCache.release`.
 
@@ -19,15 +31,22 @@ class Lease:
     request's equal page entered the tree first. The table keeps it, since a live row's page table is never repointed.
     """
 
-    tree: RadixTree
-    position: Position
-    page_ids: list[PageId]
-    cached_tokens: int
-    copied_tokens: int = 0
-    copy: tuple[PageId, PageId] | None = None
-    copy_source: Position | None = None
-    duplicates: list[PageId] = field(default_factory=list)
-    is_released: bool = False
+    __slots__ = (
+        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "hints", "is_released", "page_ids",
+        "position", "tree",
+    )  # fmt: skip
+
+    def __init__(self, tree: RadixTree, position: Position, page_ids: Pages, hints: Hints) -> None:
+        self.tree = tree
+        self.position = position
+        self.page_ids = page_ids
+        self.hints = hints
+        self.cached_tokens = position.depth
+        self.copied_tokens = 0
+        self.copy: tuple[PageId, PageId] | None = None
+        self.copy_source: Position | None = None
+        self.duplicates = pages_of()
+        self.is_released = False
 
     @property
     def is_stale(self) -> bool:
@@ -35,7 +54,7 @@ class Lease:
         return self.tree.settle(self.position).node.is_detached
 
     @property
-    def own_page_ids(self) -> list[PageId]:
+    def own_page_ids(self) -> Pages:
         """List the pages that the ledger says are the request's."""
         return self.duplicates + self.page_ids[self.position.depth // self.tree.page_tokens :]
 

@@ -6,17 +6,16 @@ Keys are little-endian int32 in bytes, so that one C-level compare does a whole 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from .pages import PageId
+from .pages import Pages
 
 TOKEN_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(NamedTuple):
     """What must be equal before KV may be shared, besides the tokens.
 
     >>> Namespace("m", None, "a") == Namespace("m", "a", "")
@@ -28,7 +27,6 @@ class Namespace:
     salt: str
 
 
-@dataclass(slots=True, eq=False)
 class Node:
     """A run of pages below `parent`: `key` holds the tokens [start, end) of the path, `pages` their KV.
 
@@ -38,22 +36,47 @@ class Node:
     Pins: a lease pins the path up to a token, which may lie inside an edge. `ends` counts the leases that end in this
     node by that token, `pinned_children` the children with pins in or under them; `pinned_pages` is the run of pages
     at the start of this node that these two hold.
+
+    `first_page` is the key under which the parent has it.
+
+    Worth: `used_at` is the policy's clock when the node was last used, `hits` how often it was found again, `priority`
+    and `keep_until_s` what its requests have asked for.
     """
 
-    parent: Node | None
-    start: int
-    key: bytearray
-    pages: list[PageId]
-    last_used: int
-    is_donor: bool = False
-    namespace: Namespace | None = None
-    children: dict[bytes, Node] = field(default_factory=dict)
-    forks: dict[bytes, dict[Node, None]] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-    pinned_children: int = 0
-    pinned_pages: int = 0
-    is_queued: bool = False
-    is_detached: bool = False
+    __slots__ = (
+        "children", "ends", "first_page", "forks", "hits", "is_detached", "is_donor", "keep_until_s", "key",
+        "namespace", "pages", "parent", "pinned_children", "pinned_pages", "priority", "queued_as", "start", "used_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parent: Node | None,
+        start: int,
+        key: bytearray,
+        pages: Pages,
+        used_at: float = 0.0,
+        *,
+        is_donor: bool = False,
+        namespace: Namespace | None = None,
+    ) -> None:
+        self.parent = parent
+        self.first_page = b""
+        self.start = start
+        self.key = key
+        self.pages = pages
+        self.used_at = used_at
+        self.is_donor = is_donor
+        self.namespace = namespace
+        self.children: dict[bytes, Node] = {}
+        self.forks: dict[bytes, dict[Node, None]] = {}
+        self.ends: dict[int, int] = {}
+        self.pinned_children = 0
+        self.pinned_pages = 0
+        self.queued_as = 0
+        self.is_detached = False
+        self.hits = 0
+        self.priority = 0
+        self.keep_until_s = 0.0
 
     @property
     def end(self) -> int:
@@ -64,6 +87,17 @@ class Node:
     def is_pinned(self) -> bool:
         """Whether a lease ends in or under this node."""
         return bool(self.ends) or self.pinned_children > 0
+
+    def inherit(self, other: Node) -> None:
+        """Be worth at least as much as `other`, whose every use was a use of this node too."""
+        if other.used_at > self.used_at:
+            self.used_at = other.used_at
+        if other.hits > self.hits:
+            self.hits = other.hits
+        if other.priority > self.priority:
+            self.priority = other.priority
+        if other.keep_until_s > self.keep_until_s:
+            self.keep_until_s = other.keep_until_s
 
     def walk(self) -> Iterator[Node]:
         """Visit this node and all below it, parents first."""

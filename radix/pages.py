@@ -7,19 +7,30 @@ aside (quarantined), logged and counted; the pool goes on with the others. Knows
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import NewType
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 log = logging.getLogger(__name__)
 
-PageId = NewType("PageId", int)
+PageId: TypeAlias = int
+Pages: TypeAlias = "array[PageId]"
+"""Page ids in a row: four bytes each, and numpy reads them in place."""
 
 RING_EVENTS = 2048
+
+_NUMPY_FROM_PAGES = 24
+"""With fewer pages a loop is faster than numpy's fixed cost."""
+
+
+def pages_of(page_ids: Iterable[PageId] = ()) -> Pages:
+    """Make a row of pages."""
+    return array("i", page_ids)
 
 
 class Owner(IntEnum):
@@ -29,6 +40,10 @@ class Owner(IntEnum):
     REQUEST = 1
     TREE = 2
     QUARANTINED = 3
+
+
+FREE, REQUEST, TREE, QUARANTINED = map(int, Owner)
+"""The same as plain numbers: an enum's member costs a call to look up."""
 
 
 class OutOfPages(Exception):
@@ -44,12 +59,15 @@ class OutOfPages(Exception):
         self.available = available
 
 
+_FREED_BY = ["free by " + owner.name.lower() for owner in Owner]
+
+
 class PagePool:
     """All pages with their owners; O(1) per page moved.
 
     >>> pool = PagePool(4)
     >>> pages = pool.allocate(3)
-    >>> pool.adopt(pages[:2])
+    >>> pool.adopt(pages[:2]).tolist()
     [0, 1]
     >>> pool.free(pages[2:], Owner.REQUEST)
     >>> pool.num_owned(Owner.FREE), pool.num_owned(Owner.REQUEST), pool.num_owned(Owner.TREE)
@@ -59,13 +77,14 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.mismatches_total = 0
-        self.free_ids = [PageId(page) for page in reversed(range(num_pages))]
+        self.free_ids = pages_of(range(num_pages - 1, -1, -1))
         self._owners = bytearray(num_pages)
+        self._ledger = np.frombuffer(self._owners, np.uint8)
         self._counts = [num_pages, 0, 0, 0]
-        self._events: deque[tuple[int, str, Sequence[PageId]]] = deque(maxlen=RING_EVENTS)
+        self._events: deque[tuple[int, str, Pages]] = deque(maxlen=RING_EVENTS)
         self._num_events = 0
 
-    def num_owned(self, owner: Owner) -> int:
+    def num_owned(self, owner: int) -> int:
         """Count the pages that `owner` holds."""
         return self._counts[owner]
 
@@ -73,47 +92,49 @@ class PagePool:
         """Look up the owner of one page."""
         return Owner(self._owners[page])
 
-    def leading(self, pages: Sequence[PageId], owner: Owner) -> int:
-        """Count the pages before the first that `owner` does not hold."""
-        owners = bytes(map(self._owners.__getitem__, pages))
-        return len(owners) - len(owners.lstrip(bytes((owner,))))
-
     def owners(self) -> npt.NDArray[np.uint8]:
         """Give the whole ledger, one `Owner` a page; a view that changes with it."""
-        return np.frombuffer(self._owners, dtype=np.uint8)
+        return self._ledger
 
     def events_of(self, page: PageId) -> list[str]:
         """List what the shared ring still holds about one page, oldest first, as `serial:event`."""
         return [f"{serial}:{event}" for serial, event, pages in self._events if page in pages]
 
-    def allocate(self, num_pages: int) -> list[PageId]:
+    def allocate(self, num_pages: int) -> Pages:
         """Hand free pages to a request.
 
         Raises:
             OutOfPages: fewer are free; nothing was changed.
         """
-        taken: list[PageId] = []
-        while len(taken) < num_pages:
-            missing = num_pages - len(taken)
-            if missing > len(self.free_ids):
-                available = len(taken) + len(self.free_ids)
-                self.free(taken, Owner.REQUEST)
-                raise OutOfPages(needed=num_pages, available=available)
-            pages = self.free_ids[-missing:]
-            del self.free_ids[-missing:]
-            pages.reverse()
-            taken += self._move(pages, Owner.FREE, Owner.REQUEST, "allocate")
-        return taken
+        free_ids = self.free_ids
+        if num_pages > len(free_ids):
+            raise OutOfPages(needed=num_pages, available=len(free_ids))
+        pages = free_ids[: -num_pages - 1 : -1]
+        del free_ids[-num_pages:]
+        taken = self._move(pages, FREE, REQUEST, "allocate")
+        if len(taken) == num_pages:
+            return taken
+        try:
+            return taken + self.allocate(num_pages - len(taken))
+        except OutOfPages as error:
+            self.free(taken, REQUEST)
+            raise OutOfPages(needed=num_pages, available=len(taken) + error.available) from None
 
-    def adopt(self, pages: Sequence[PageId]) -> list[PageId]:
-        """Move pages from a request to the tree; returns those that were the request's to give."""
-        return self._move(pages, Owner.REQUEST, Owner.TREE, "adopt")
+    def adopt(self, pages: Pages) -> Pages:
+        """Move pages from a request to the tree, up to the first that is not the request's to give; returns those."""
+        if not self._belong_to(pages, REQUEST):
+            count = 0
+            while self._owners[pages[count]] == REQUEST:
+                count += 1
+            self._sift(pages[count : count + 1], REQUEST, "adopt")
+            pages = pages[:count]
+        self._enter(pages, REQUEST, TREE, "adopt")
+        return pages
 
-    def free(self, pages: Sequence[PageId], owner: Owner) -> None:
+    def free(self, pages: Pages, owner: int) -> None:
         """Take pages back from `owner`; a quarantined one stays where it is."""
-        returned = self._move(pages, owner, Owner.FREE, "free by " + owner.name.lower())
-        returned.reverse()
-        self.free_ids += returned
+        if pages:
+            self.free_ids += self._move(pages, owner, FREE, _FREED_BY[owner])[::-1]
 
     def quarantine(self, page: PageId, reason: str) -> None:
         """Set one page aside for good, log its last events, count a mismatch. Doesn't search the free list."""
@@ -126,33 +147,46 @@ class PagePool:
         self._counts[owner] -= 1
         self._counts[Owner.QUARANTINED] += 1
         self._owners[page] = Owner.QUARANTINED
-        self._record("quarantine", (page,))
+        self._events.append((self._num_events, "quarantine", pages_of((page,))))
+        self._num_events += 1
 
     def recount(self) -> None:
         """Set the counts to what the ledger's entries say. O(pages)."""
         self._counts = [self._owners.count(owner) for owner in Owner]
 
-    def _move(self, pages: Sequence[PageId], source: Owner, target: Owner, event: str) -> list[PageId]:
-        if not pages:
-            return []
-        moved = list(pages) if self.leading(pages, source) == len(pages) else self._sift(pages, source, event)
-        owners, owner = self._owners, int(target)
-        for page in moved:
-            owners[page] = owner
-        self._counts[source] -= len(moved)
-        self._counts[target] += len(moved)
-        self._record(event, tuple(pages))
-        return moved
+    def _move(self, pages: Pages, source: int, target: int, event: str) -> Pages:
+        """Change the owner of those `pages` that are `source`'s, and set aside the others; returns those moved."""
+        if not self._belong_to(pages, source):
+            pages = self._sift(pages, source, event)
+        self._enter(pages, source, target, event)
+        return pages
 
-    def _sift(self, pages: Sequence[PageId], source: Owner, event: str) -> list[PageId]:
-        rightful = []
+    def _belong_to(self, pages: Pages, owner: int) -> bool:
+        if len(pages) < _NUMPY_FROM_PAGES:
+            owners = bytes(map(self._owners.__getitem__, pages))
+        else:
+            owners = self._ledger[np.frombuffer(pages, np.int32)].tobytes()
+        return owners.count(owner) == len(pages)
+
+    def _enter(self, pages: Pages, source: int, target: int, event: str) -> None:
+        """Write a change of owner down, and enter it in the ring: one event, however many pages it is about."""
+        num_pages = len(pages)
+        if num_pages >= _NUMPY_FROM_PAGES:
+            self._ledger[np.frombuffer(pages, np.int32)] = target
+        else:
+            owners = self._owners
+            for page in pages:
+                owners[page] = target
+        self._counts[source] -= num_pages
+        self._counts[target] += num_pages
+        self._events.append((self._num_events, event, pages[:]))
+        self._num_events += 1
+
+    def _sift(self, pages: Pages, source: int, event: str) -> Pages:
+        rightful = pages_of()
         for page in pages:
             if self._owners[page] == source:
                 rightful.append(page)
-            elif self._owners[page] != Owner.QUARANTINED:
-                self.quarantine(page, f"{event}, but its owner is not {source.name.lower()}")
+            elif self._owners[page] != QUARANTINED:
+                self.quarantine(page, f"{event}, but its owner is not {Owner(source).name.lower()}")
         return rightful
-
-    def _record(self, event: str, pages: Sequence[PageId]) -> None:
-        self._events.append((self._num_events, event, pages))
-        self._num_events += 1

@@ -1,4 +1,4 @@
-"""The radix tree of cached prefixes: matching, inserting, pinning, evicting.
+"""The radix tree of cached prefixes: matching, inserting, evicting.
 
 Edges are runs of whole pages and children are keyed by the bytes of their first page, so a walk is one dict look-up and
 one compare per edge, by offset. Positions are (node, depth): `depth` tokens from the root, in or at the end of `node`.
@@ -7,13 +7,15 @@ A split puts a new node *above*, so a position stays valid: `settle` finds it ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from .eviction import EvictionQueue
+from .eviction.policy import Policy
+from .eviction.queue import EvictionQueue
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
-from .pages import Owner, PageId, PagePool
+from .pages import TREE, PageId, PagePool, Pages, pages_of
+from .pins import Pins
+from .waiters import Waiters
 
 FORK_LOOK = 8
 
@@ -36,8 +38,9 @@ class Fork(NamedTuple):
 class RadixTree:
     """Pages by the tokens before and in them, one root per namespace.
 
+    >>> from .eviction.lru import Lru
     >>> pool = PagePool(8)
-    >>> tree = RadixTree(page_tokens=1, pool=pool)
+    >>> tree = RadixTree(page_tokens=1, pool=pool, policy=Lru(8))
     >>> namespace = Namespace("m", None, "")
     >>> position, duplicates = tree.insert(Position(tree.root(namespace), 0), b"aaaabbbb", pool.allocate(2))
     >>> tree.match(namespace, b"aaaabbbbcccc").depth, tree.match(namespace, b"bbbb").depth
@@ -46,15 +49,20 @@ class RadixTree:
     (1, 1)
     """
 
-    def __init__(self, *, page_tokens: int, pool: PagePool) -> None:
+    def __init__(self, *, page_tokens: int, pool: PagePool, policy: Policy) -> None:
         self.page_tokens = page_tokens
         self.page_bytes = page_tokens * TOKEN_BYTES
         self.pool = pool
         self.roots: dict[Namespace, Node] = {}
-        self.evictable_pages = 0
         self.version = 0
-        self.queue = EvictionQueue()
-        self._clock = 0
+        self.queue = EvictionQueue(policy)
+        self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue)
+        self.waiters = Waiters(page_tokens=page_tokens)
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages that nobody pins."""
+        return self.pins.evictable_pages
 
     # --- looking
 
@@ -64,17 +72,17 @@ class RadixTree:
         if node is None:
             return None
         page_bytes = self.page_bytes
-        offset = 0
-        while offset + page_bytes <= len(query):
+        offset, last = 0, len(query) - page_bytes
+        while offset <= last:
             child = node.children.get(query[offset : offset + page_bytes])
             if child is None:
                 break
             node = child
-            num_bytes = len(node.key)
-            if query.startswith(node.key, offset):
-                offset += num_bytes
+            key = node.key
+            if query.startswith(key, offset):
+                offset += len(key)
                 continue
-            offset += self._whole_pages(common_run(node.key, 0, query, offset))
+            offset += self._whole_pages(common_run(key, 0, query, offset))
             break
         return Position(node, offset // TOKEN_BYTES)
 
@@ -89,26 +97,36 @@ class RadixTree:
             key = node.key[index * self.page_bytes : (index + 1) * self.page_bytes]
             num_tokens = common_tokens(key, rest)
             return Fork(node.pages[index], Position(node, depth + self.page_tokens), num_tokens) if num_tokens else None
+        siblings = node.forks.get(rest[:TOKEN_BYTES])
+        if siblings is None:
+            return None
         best: Fork | None = None
-        for child in islice(reversed(node.forks.get(rest[:TOKEN_BYTES], {})), FORK_LOOK):
+        for child in islice(reversed(siblings), FORK_LOOK):
             num_tokens = common_tokens(child.key[: self.page_bytes], rest)
             if best is None or num_tokens > best.num_tokens:
                 end = min(depth + self.page_tokens, child.end)
                 best = Fork(child.pages[0], Position(child, end), num_tokens)
         return best
 
-    def pages_to(self, position: Position) -> list[PageId]:
+    def pages_to(self, position: Position) -> Pages:
         """List the pages from the root to `position`."""
         node, depth = position
+        if not depth:
+            return pages_of()
         runs = [node.pages[: (depth - node.start) // self.page_tokens]]
         while node.parent is not None:
             node = node.parent
             runs.append(node.pages)
-        return [page for run in reversed(runs) for page in run]
+        pages = pages_of()
+        for run in reversed(runs):
+            pages += run
+        return pages
 
     def settle(self, position: Position) -> Position:
         """Find a position again after splits."""
         node, depth = position
+        if depth > node.start or node.parent is None:
+            return position
         while depth <= node.start and node.parent is not None:
             node = node.parent
         return Position(node, depth)
@@ -119,19 +137,20 @@ class RadixTree:
         """Get or make the root of a namespace."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(None, 0, bytearray(), [], 0, namespace=namespace)
+            root = self.roots[namespace] = Node(None, 0, bytearray(), pages_of(), namespace=namespace)
         return root
 
-    def insert(self, position: Position, query: bytes, pages: Sequence[PageId]) -> tuple[Position, list[PageId]]:
+    def insert(self, position: Position, query: bytes, pages: Pages) -> tuple[Position, Pages]:
         """Enter the whole pages of `query` below `position`; returns where they end and the pages that were not taken.
 
-        Pages that the tree already holds are not taken. The position must be settled; the caller pins the new one.
+        Pages that the tree already holds are not taken, nor is anything from the first page on that the ledger says is
+        not the request's. The position must be settled; the caller pins the new one.
         """
         node, depth = position
-        duplicates: list[PageId] = []
-        offset = 0
-        while offset < len(query):
-            if depth == node.end:
+        duplicates = pages_of()
+        offset, stop = 0, len(query)
+        while offset < stop:
+            if depth == node.start + len(node.key) // TOKEN_BYTES:
                 child = node.children.get(query[offset : offset + self.page_bytes])
                 if child is None:
                     break
@@ -141,9 +160,9 @@ class RadixTree:
             duplicates += pages[first : first + run // self.page_bytes]
             offset += run
             depth += run // TOKEN_BYTES
-            if offset < len(query) and depth < node.end:
+            if offset < stop and depth < node.end:
                 node = self._split(node, depth)
-        if offset < len(query):
+        if offset < stop:
             node = self._append(node, query[offset:], pages[offset // self.page_bytes :])
             depth = node.end
         return Position(node, depth), duplicates
@@ -154,30 +173,46 @@ class RadixTree:
         fork = self.look_for_fork(position, tail)
         is_there = fork is not None and fork.num_tokens * TOKEN_BYTES == len(tail)
         # The look is at a few children only; the very same tail must not take an older one's place.
-        is_there = is_there or (depth == node.end and tail in node.children)
-        if is_there or not self.pool.adopt([page]):
+        if is_there or (depth == node.end and tail in node.children):
+            return False
+        pages = self.pool.adopt(pages_of((page,)))
+        if not pages:
             return False
         if depth < node.end:
             node = self._split(node, depth)
         self._drop_superseded(node, tail)
-        self._add_child(Node(node, depth, bytearray(tail), [page], self._tick(), is_donor=True))
+        moment = self.queue.policy.moment(1)
+        self._add_child(Node(node, depth, bytearray(tail), pages, used_at=moment, is_donor=True))
         return True
 
     def touch(self, node: Node) -> None:
         """Make `node` the most recently used. Its ancestors need no touch, since they can't go before it."""
-        node.last_used = self._tick()
+        node.used_at = self.queue.policy.moment(0)
 
-    def _append(self, node: Node, key: bytes, pages: Sequence[PageId]) -> Node:
+    def _append(self, node: Node, key: bytes, pages: Pages) -> Node:
         adopted = self.pool.adopt(pages)
-        self._drop_superseded(node, key[: self.page_bytes])
+        if len(adopted) < len(pages):
+            key = key[: len(adopted) * self.page_bytes]
+        if not adopted:
+            return node
+        depth = node.end
+        grown = self._grow(node, key, adopted)
+        self.waiters.grown(node, depth, key[: self.page_bytes])
+        return grown
+
+    def _grow(self, node: Node, key: bytes, pages: Pages) -> Node:
+        if node.forks:
+            self._drop_superseded(node, key[: self.page_bytes])
+        moment = self.queue.policy.moment(len(pages))
         if node.parent is None or node.children or node.pinned_children:
-            child = Node(node, node.end, bytearray(key), adopted, self._tick())
+            child = Node(node, node.end, bytearray(key), pages, used_at=moment)
             self._add_child(child)
             return child
         node.key += key
-        node.pages += adopted
+        node.pages += pages
+        node.used_at = moment
         self.version += 1
-        self.evictable_pages += len(adopted)
+        self.pins.evictable_pages += len(pages)
         self.queue.add(node)
         return node
 
@@ -185,22 +220,26 @@ class RadixTree:
         assert child.parent is not None
         self._link(child)
         self.version += 1
-        self.evictable_pages += len(child.pages)
+        self.pins.evictable_pages += len(child.pages)
         self.queue.add(child)
 
     def _drop_superseded(self, node: Node, page_key: bytes) -> None:
         """Free the unpinned donors below `node` whose tokens are the start of a page that is about to enter."""
-        for child in list(islice(reversed(node.forks.get(page_key[:TOKEN_BYTES], {})), FORK_LOOK)):
+        siblings = node.forks.get(page_key[:TOKEN_BYTES])
+        if siblings is None:
+            return
+        for child in list(islice(reversed(siblings), FORK_LOOK)):
             if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
-                self.pool.free(child.pages, Owner.TREE)
-                self.evictable_pages -= 1
+                self.pool.free(child.pages, TREE)
+                self.pins.evictable_pages -= 1
                 self._remove(child)
 
     def _split(self, node: Node, depth: int) -> Node:
         """Cut `node` at `depth`: a new node takes what is above, `node` keeps what is below; returns the new one."""
         num_pages = (depth - node.start) // self.page_tokens
         num_bytes = num_pages * self.page_bytes
-        upper = Node(node.parent, node.start, node.key[:num_bytes], node.pages[:num_pages], node.last_used)
+        upper = Node(node.parent, node.start, node.key[:num_bytes], node.pages[:num_pages])
+        upper.inherit(node)
         self._unlink(node)
         self._link(upper)
         node.parent, node.start = upper, depth
@@ -211,91 +250,58 @@ class RadixTree:
         upper.pinned_pages = min(node.pinned_pages, num_pages)
         node.pinned_pages -= upper.pinned_pages
         upper.pinned_children = int(node.is_pinned)
+        self.waiters.split(node, upper)
         return upper
 
     # --- pinning
 
     def pin(self, position: Position) -> None:
         """Keep the path to `position` from eviction. O(nodes on the path that nobody had pinned yet)."""
-        node, depth = position
-        was_pinned = node.is_pinned
-        node.ends[depth] = node.ends.get(depth, 0) + 1
-        self._pins_changed(node, was_pinned)
+        self.pins.pin(position.node, position.depth)
 
     def unpin(self, position: Position) -> None:
         """Undo one `pin`; the position need not be settled. A detached page that nobody pins any more is freed."""
-        node, depth = self.settle(position)
-        was_pinned = node.is_pinned
-        if node.ends[depth] > 1:
-            node.ends[depth] -= 1
-        else:
-            del node.ends[depth]
-        self._pins_changed(node, was_pinned)
+        root = self.pins.unpin(*self.settle(position))
+        if root is not None:
+            self._drop_root_if_empty(root)
 
     def pages_held_by_one(self, position: Position) -> int:
         """Count the pages on the path to `position` that only one pin, the one at `position`, keeps from eviction."""
-        node, depth = self.settle(position)
-        if node.pinned_children or node.ends.get(depth) != 1:
-            return 0
-        num_pages = 0
-        others = [end for end in node.ends if end != depth]
-        while True:
-            shared = max(others, default=node.start)
-            num_pages += max(depth - shared, 0) // self.page_tokens
-            if others or node.parent is None or node.parent.pinned_children > 1:
-                return num_pages
-            node = node.parent
-            depth, others = node.end, list(node.ends)
-
-    def _pins_changed(self, node: Node, was_pinned: bool) -> None:
-        current: Node | None = node
-        while current is not None:
-            if current.pinned_children:
-                pinned = len(current.pages)
-            else:
-                tokens = max(current.ends, default=current.start) - current.start
-                pinned = -(-tokens // self.page_tokens)
-            growth, current.pinned_pages = pinned - current.pinned_pages, pinned
-            if current.is_detached:
-                self.pool.free(current.pages[pinned:], Owner.TREE)
-                del current.pages[pinned:], current.key[pinned * self.page_bytes :]
-            else:
-                self.evictable_pages -= growth
-                self.queue.add(current)
-            parent = current.parent
-            if current.is_pinned == was_pinned:
-                return
-            if parent is None:
-                self._drop_root_if_empty(current)
-                return
-            was_pinned = parent.is_pinned
-            parent.pinned_children += 1 if current.is_pinned else -1
-            current = parent
+        return self.pins.pages_held_by_one(*self.settle(position))
 
     # --- shrinking
 
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` unpinned pages, each from the end of the branch that goes first; returns how many."""
-        freed: list[PageId] = []
-        while len(freed) < num_pages and (node := self.queue.head()) is not None:
-            count = min(num_pages - len(freed), len(node.pages) - node.pinned_pages)
-            freed += reversed(node.pages[-count:])
-            self.evictable_pages -= count
+        queue, policy, pins = self.queue, self.queue.policy, self.pins
+        freed = pages_of()
+        missing = num_pages
+        while missing and (node := queue.head()) is not None:
+            count = min(missing, len(node.pages) - node.pinned_pages)
+            freed += node.pages[: -count - 1 : -1]
+            missing -= count
+            pins.evictable_pages -= count
+            if not node.is_donor:
+                policy.evicted(queue.head_rank)
             if count == len(node.pages):
                 self._remove(node)
             else:
                 del node.pages[-count:], node.key[-count * self.page_bytes :]
-        self.pool.free(freed, Owner.TREE)
-        self.version += bool(freed)
+                self.waiters.shrunk(node)
+        if freed:
+            self.pool.free(freed, TREE)
+            self.version += 1
         return len(freed)
 
     def detach_all(self) -> int:
         """Forget every root; returns how many pages came free. Pinned ones are freed with their last pin."""
         roots = list(self.roots.values())
+        for root in roots:
+            self.waiters.lost(root, None)
         self.roots.clear()
         self.version += 1
         freed = sum(self._detach(root) for root in roots)
-        self.queue = EvictionQueue()
+        self.queue.clear()
         return freed
 
     def detach_page(self, node: Node, page: PageId) -> None:
@@ -305,6 +311,7 @@ class RadixTree:
             self._split(node, node.start + index * self.page_tokens)
         self._unlink(node)
         parent = node.parent
+        self.waiters.lost(node, parent)
         self._detach(node)
         self.version += 1
         if parent is not None:
@@ -316,9 +323,9 @@ class RadixTree:
         for node in list(top.walk()):
             node.is_detached = True
             unpinned = node.pages[node.pinned_pages :]
-            self.evictable_pages -= len(unpinned)
+            self.pins.evictable_pages -= len(unpinned)
             freed += len(unpinned)
-            self.pool.free(unpinned, Owner.TREE)
+            self.pool.free(unpinned, TREE)
             del node.pages[node.pinned_pages :], node.key[node.pinned_pages * self.page_bytes :]
             node.children.clear()
             node.forks.clear()
@@ -329,7 +336,10 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         self._unlink(node)
-        node.pages = []
+        node.pages = pages_of()
+        self.waiters.removed(node, parent)
+        if not node.is_donor:
+            parent.inherit(node)
         self.queue.add(parent)
         self._drop_root_if_empty(parent)
 
@@ -338,22 +348,26 @@ class RadixTree:
             del self.roots[node.namespace]
 
     def _link(self, child: Node) -> None:
-        assert child.parent is not None
-        child.parent.children[bytes(child.key[: self.page_bytes])] = child
-        child.parent.forks.setdefault(bytes(child.key[:TOKEN_BYTES]), {})[child] = None
+        parent, key = child.parent, child.key
+        assert parent is not None
+        child.first_page = first_page = bytes(key[: self.page_bytes])
+        parent.children[first_page] = child
+        token = first_page[:TOKEN_BYTES]
+        siblings = parent.forks.get(token)
+        if siblings is None:
+            parent.forks[token] = {child: None}
+        else:
+            siblings[child] = None
 
     def _unlink(self, child: Node) -> None:
-        assert child.parent is not None
-        del child.parent.children[bytes(child.key[: self.page_bytes])]
-        token = bytes(child.key[:TOKEN_BYTES])
-        siblings = child.parent.forks[token]
+        parent, first_page = child.parent, child.first_page
+        assert parent is not None
+        del parent.children[first_page]
+        token = first_page[:TOKEN_BYTES]
+        siblings = parent.forks[token]
         del siblings[child]
         if not siblings:
-            del child.parent.forks[token]
+            del parent.forks[token]
 
     def _whole_pages(self, num_bytes: int) -> int:
         return num_bytes - num_bytes % self.page_bytes
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock

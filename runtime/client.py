@@ -21,9 +21,11 @@ from wire.messages import (
     Finish,
     Refused,
     Stats,
+    StepTokens,
     Submit,
     Tokens,
     ToTokenizer,
+    bytes_to_ids,
     decode_to_tokenizer,
     encode,
 )
@@ -205,6 +207,11 @@ class SchedulerClient:
                 request = self._open.get(message.request_id)
                 if request is not None:
                     request.put(message)
+            case StepTokens():
+                for request_id, token_id in zip(message.request_ids, bytes_to_ids(message.token_ids), strict=True):
+                    request = self._open.get(request_id)
+                    if request is not None:
+                        request.put(token_id)
             case Done():
                 request = self._ended(message.request_id)
                 if request is not None:

@@ -60,12 +60,18 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What to generate from, ready to be submitted. `sample` counts several answers to the same prompt."""
+    """What to generate from, ready to be submitted; `sample` counts several answers to the same prompt.
+
+    Of waiting requests those with the higher `priority` go first, for a while.
+    """
 
     token_ids: list[int]
     sampling: SamplingParams
     request_id: str
     salt: str = ""
+    priority: int = 0
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
     sample: int = 0
 
     def samples(self, n: int) -> list[Prompt]:
@@ -123,18 +129,24 @@ class Generation:
             raise StopAsyncIteration
         return self._taken(await self._open.take())
 
-    def _taken(self, messages: list[Tokens | Done]) -> Delta:
+    def _taken(self, messages: list[int | Tokens | Done]) -> Delta:
         pieces: list[str] = []
         logprobs: list[TokenLogprob] = []
         prompt_logprobs = self._first_prompt_logprob()
         num_before = len(self.output_ids)
         for message in messages:
-            self.reuse = self.reuse or message.reuse
-            if isinstance(message, Done):
-                self._take_done(message, pieces)
-                break
-            prompt_logprobs += [self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs]
-            self._take_tokens(message, pieces, logprobs)
+            match message:
+                case int():
+                    self._take_token(message, pieces)
+                case Tokens():
+                    self.reuse = self.reuse or message.reuse
+                    prompt_logprobs += [
+                        self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs
+                    ]
+                    self._take_tokens(message, pieces, logprobs)
+                case Done():
+                    self.reuse = self.reuse or message.reuse
+                    self._take_done(message, pieces)
             if self._end is not None:
                 break
         token_ids = self.output_ids[num_before:]
@@ -164,15 +176,19 @@ class Generation:
 
     def _take_tokens(self, message: Tokens, pieces: list[str], logprobs: list[TokenLogprob]) -> None:
         for i, token_id in enumerate(bytes_to_ids(message.token_ids)):
-            self.output_ids.append(token_id)
             if message.logprobs:
                 logprobs.append(self._logprob(token_id, message.logprobs[i]))
-            if token_id in self._hidden_ids:
-                continue
-            self._show(self._detokenizer.push(token_id), pieces)
+            self._take_token(token_id, pieces)
             if self._end is not None:
-                self._client.close(self._open, kept_tokens=len(self.output_ids))
                 return
+
+    def _take_token(self, token_id: int, pieces: list[str]) -> None:
+        self.output_ids.append(token_id)
+        if token_id in self._hidden_ids:
+            return
+        self._show(self._detokenizer.push(token_id), pieces)
+        if self._end is not None:
+            self._client.close(self._open, kept_tokens=len(self.output_ids))
 
     def _take_done(self, message: Done, pieces: list[str]) -> None:
         self.num_retractions = message.num_retractions

@@ -184,6 +184,9 @@ class Generator:
             token_ids=ids_to_bytes(prompt.token_ids),
             sampling=prompt.sampling,
             salt=prompt.salt,
+            priority=prompt.priority,
+            cache_priority=prompt.cache_priority,
+            cache_ttl_s=prompt.cache_ttl_s,
         )
         open_request = await self.client.open(submit)
         return Generation(prompt, open_request, self.client, self.tokenizer, times)

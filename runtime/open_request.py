@@ -17,12 +17,14 @@ class OpenRequest:
         self.request_id = request_id
         self.is_ended = False
         self.ended: asyncio.Event | None = None
-        self._messages: list[Tokens | Done] = []
+        self._messages: list[int | Tokens | Done] = []
         self._error: AxilError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def take(self) -> list[Tokens | Done]:
+    async def take(self) -> list[int | Tokens | Done]:
         """Everything that has arrived since the last call, in order; waits until there is something.
+
+        An int is the id of one more output token.
 
         Raises:
             AxilError: the request was refused, or nothing more can arrive.
@@ -38,8 +40,8 @@ class OpenRequest:
         messages, self._messages = self._messages, []
         return messages
 
-    def put(self, message: Tokens | Done) -> None:
-        """Hand a message to the one who takes."""
+    def put(self, message: int | Tokens | Done) -> None:
+        """Hand a message, or one token id, to the one who takes."""
         self._messages.append(message)
         self._wake()
 

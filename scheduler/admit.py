@@ -1,100 +1,67 @@
-"""Admission: which waiting requests get a row in this step, and the pages that must be left for those that run."""
+"""Admission: which waiting requests get a row in this step."""
 
 from __future__ import annotations
+
+from bisect import bisect_right, insort
 
 from wire.messages import Admission, Reuse, ids_to_bytes
 
 from .draft import Draft
-from .policy import in_order, is_overdue, may_go, refresh_match
-from .request import Request, Running
+from .fit import can_fit, lease_if_fits
+from .policy import in_order
+from .request import Running
 from .state import State
+
+LOOK = 8
+"""How many requests are tried in vain in one step."""
 
 MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
 
 
 def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
-    """Admit waiting requests that would get prefill tokens in this step and whose pages can be had."""
-    if not state.waiting or not state.free_rows:
+    """Admit waiting requests that would get prefill tokens in this step and whose pages can be had.
+
+    O((admitted + LOOK) log waiting), whatever the number that wait.
+    """
+    queue = state.waiting
+    if not queue or not state.free_rows:
         return
-    prefilling = [running for running in state.running.values() if running.computed_tokens < running.target_tokens]
-    for request in in_order(state, now_s=now_s):
-        if not state.free_rows:
+    queue.drop_leaders(now_s=now_s)
+    lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
+    tried: set[str] = set()
+    num_vain = 0
+    order = in_order(state, now_s=now_s)
+    while state.free_rows and num_vain < LOOK:
+        request, is_overdue = next((each for each in order if each[0].request_id not in tried), (None, False))
+        if request is None:
             return
-        refresh_match(state, request)
-        left_tokens = request.num_tokens - request.matched_tokens
-        if _tokens_before(prefilling, left_tokens) >= budget_tokens and not is_overdue(state, request, now_s=now_s):
+        tried.add(request.request_id)
+        matched_tokens = queue.matched_tokens(request)
+        left_tokens = request.num_tokens - matched_tokens
+        # Those with no more left are served first; what is left of the budget for this request?
+        if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
+            num_vain += 1
             continue
-        if not may_go(state, request, prefilling, now_s=now_s):
-            continue
-        running = _lease(state, request)
+        running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
-            prefilling.append(running)
-            continue
-        request.num_skips += 1
-        if request.num_skips > MAX_SKIPS or is_overdue(state, request, now_s=now_s):
-            return
-
-
-def _tokens_before(prefilling: list[Running], left_tokens: int) -> int:
-    """Prefill tokens of running requests that have no more left than this: they are served first."""
-    lefts = (running.prefill_left_tokens for running in prefilling)
-    return sum(left for left in lefts if left <= left_tokens)
-
-
-def _lease(state: State, request: Request) -> Running | None:
-    """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had."""
-    known = request.num_tokens
-    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens)
-    if state.running:
-        needed = _expected_pages(state, request) - len(lease.page_ids) + _promised_pages(state)
-    else:
-        needed = _pages_of(state, known + 1) - len(lease.page_ids)
-    if needed > state.cache.free_pages + state.cache.evictable_pages:
-        state.cache.release(lease, request.token_ids[:0])
-        return None
-    return Running(
-        request=request,
-        row=state.free_rows.pop(),
-        lease=lease,
-        target_tokens=known,
-        computed_tokens=lease.cached_tokens,
-        planned_tokens=lease.cached_tokens,
-        planned_samples=request.output_tokens,
-    )
-
-
-def _promised_pages(state: State) -> int:
-    """Pages that running requests are expected to need beyond those that they have."""
-    lacks = (
-        _expected_pages(state, running.request) - len(running.lease.page_ids) for running in state.running.values()
-    )
-    return sum(lack for lack in lacks if lack > 0)
-
-
-def _expected_pages(state: State, request: Request) -> int:
-    expected = state.output_length.expected_tokens(
-        max_new_tokens=request.max_new_tokens, num_retractions=request.num_retractions
-    )
-    return _pages_of(state, max(request.num_tokens, request.prompt_tokens + expected))
-
-
-def _pages_of(state: State, num_tokens: int) -> int:
-    return -(-num_tokens // state.cache.page_tokens)
+            insort(lefts, running.prefill_left_tokens)
+        else:
+            num_vain += 1
+            request.num_skips += 1
+            if is_overdue or request.num_skips > MAX_SKIPS:
+                return
+        order = in_order(state, now_s=now_s)
 
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:
-    request, lease = running.request, running.lease
-    del state.waiting[request.request_id]
-    state.running[request.request_id] = running
-    draft.admissions.append((running, _admission(running)))
+    request = running.request
     if request.reuse is None:
         _count_first_scheduling(state, running, now_s=now_s)
-    computed = request.num_tokens - lease.cached_tokens
-    for other in state.waiting.values():
-        if other.arrival < request.arrival:
-            other.overtaken_tokens += computed
+    state.waiting.take(running, now_s=now_s)
+    state.running[request.request_id] = running
+    draft.admissions.append((running, _admission(running)))
 
 
 def _admission(running: Running) -> Admission:
@@ -127,5 +94,7 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
     if request.next_logprob is not None:
         found = state.cache.match(request.namespace, request.token_ids[:-1])
         counters.bypassed_tokens_total += max(0, found - lease.cached_tokens)
-    counters.worst_displacement_tokens = max(counters.worst_displacement_tokens, request.overtaken_tokens)
+    counters.worst_displacement_tokens = max(
+        counters.worst_displacement_tokens, state.waiting.overtaken_tokens(request)
+    )
     counters.worst_wait_s = max(counters.worst_wait_s, now_s - request.arrived_s)

@@ -16,9 +16,17 @@ class SchedulerConfig:
     prefill_tokens: int = flag(8192, "Prompt tokens computed in one step, at most.")
     decode_step_ms: int = flag(100, "Time a step may take while rows decode; prefill gets what is left of it.")
     prefill_step_ms: int = flag(500, "Time a step may take while nothing decodes.")
-    policy: str = flag("longest-prefix", "Queue order.", choices=("longest-prefix", "fcfs"))
-    overtake_tokens: int = flag(65536, "Prompt tokens of later requests that may be computed before a waiting one.")
-    overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one.")
+    policy: str = flag(
+        "longest-prefix", "Queue order; depth-first suits batches.", choices=("longest-prefix", "fcfs", "depth-first")
+    )
+    eviction: str = flag("lru", "Which cached pages go first.", choices=("lru", "scan-resistant", "cost"))
+    overtake_tokens: int = flag(
+        65536, "Prompt tokens of later requests that may be computed before a waiting one, at most."
+    )
+    overtake_share: float = flag(
+        0.5, "Part of the waiting requests, and of their work, that may go before one, at most."
+    )
+    overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one, at most.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")
 
     def __post_init__(self) -> None:
@@ -30,7 +38,7 @@ class SchedulerConfig:
         for name in ("max_running", "max_queued", "prefill_tokens", "decode_step_ms", "prefill_step_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        for name in ("overtake_tokens", "overtake_seconds"):
+        for name in ("overtake_tokens", "overtake_share", "overtake_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radix.cache import Namespace
+from radix.cache import Hints, Namespace
 from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong, counted
 from wire.errors import Refused as RefusedError
@@ -39,24 +39,24 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
             field=error.field,
         )
         return [Reply(client, refused)]
-    buffer = np.empty(len(token_ids) + max_new_tokens, dtype=np.int32)
-    buffer[: len(token_ids)] = token_ids
     state.counters.requests_total += 1
-    state.waiting[message.request_id] = Request(
+    request = Request(
         request_id=message.request_id,
         client=client,
         namespace=Namespace(model=state.limits.model_fingerprint, adapter=None, salt=message.salt),
         sampling=message.sampling,
-        buffer=buffer,
+        prompt_ids=token_ids,
         prompt_tokens=len(token_ids),
         max_new_tokens=max_new_tokens,
         stop_token_ids=frozenset(message.sampling.stop_token_ids),
         arrival=state.counters.requests_total,
         arrived_s=now_s,
-        num_tokens=len(token_ids),
+        priority=message.priority,
+        hints=Hints(priority=message.cache_priority, keep_s=message.cache_ttl_s),
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )
+    state.waiting.add(request)
     return []
 
 
@@ -76,7 +76,7 @@ def abort(state: State, request_id: str | None) -> list[Reply]:
     """Cancel the request of exactly this id, or all of them."""
     if request_id is not None:
         return cancel(state, request_id)
-    open_ids = [*state.running, *state.waiting]
+    open_ids = [*state.running, *(request.request_id for request in state.waiting)]
     return [reply for open_id in open_ids for reply in cancel(state, open_id)]
 
 

@@ -20,6 +20,9 @@ def leave_row(state: State, running: Running, *, is_kept: bool) -> None:
     computed = running.computed_tokens if is_kept else 0
     state.cache.release(running.lease, running.request.token_ids[:computed])
     del state.running[running.request.request_id]
+    state.prefilling.pop(running.row, None)
+    state.decoding.pop(running.row, None)
+    state.promised_pages -= running.promised_pages
     state.released_rows.append(running.row)
     state.free_rows.append(running.row)
 
@@ -29,9 +32,8 @@ def retract(state: State, running: Running) -> None:
     request = running.request
     leave_row(state, running, is_kept=True)
     request.num_retractions += 1
-    request.matched_version = None
     request.num_skips = 0
-    state.waiting[request.request_id] = request
+    state.waiting.add(request)
     state.counters.retractions_total += 1
 
 
@@ -51,10 +53,11 @@ def end(
     if running is not None:
         leave_row(state, running, is_kept=reason != "broken")
     else:
-        del state.waiting[request.request_id]
+        state.waiting.remove(request)
     if reason in ("stop", "length"):
-        state.output_length.observe(request.output_tokens)
+        state.output_length.observe(request.namespace, request.output_tokens, is_cut=reason == "length")
     elif reason == "cancelled":
+        state.output_length.observe(request.namespace, request.output_tokens, is_cut=True)
         state.counters.cancelled_total += 1
     else:
         state.counters.broken_total += 1
@@ -75,9 +78,8 @@ def fail_stalled(state: State) -> list[Reply]:
     That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
     what does not fit the whole pool.
     """
-    if state.running or state.in_flight or not state.waiting:
+    if state.running or state.in_flight or (oldest := state.waiting.oldest()) is None:
         return []
-    oldest = min(state.waiting.values(), key=lambda request: request.arrival)
     cache = state.cache
     message = (
         f"{oldest.num_tokens} tokens don't fit into the {cache.free_pages + cache.evictable_pages} usable pages of"

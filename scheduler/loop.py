@@ -81,6 +81,7 @@ class Loop:
         self._fill_pipeline()
         replies += fail_stalled(self.state)
         self._send(replies)
+        self.state.cache.evict_ahead()
         self.busy_s += time.monotonic() - began_s
         if began_s >= self.next_stats_s:
             self._report(began_s)

@@ -5,10 +5,11 @@ Knows no sockets, clocks or logging.
 
 from __future__ import annotations
 
-from wire.messages import PageCopy, RowStep, StepPlan, ids_to_bytes
+from wire.messages import TOKEN_BYTES, Chunk, PageCopy, StepPlan, ids_to_bytes
 
 from .admit import admit
-from .draft import Draft, extend
+from .cost import Work
+from .draft import Draft, extend, extend_each
 from .request import Running
 from .state import Sent, State
 
@@ -21,61 +22,66 @@ longer than the budget: on a slow machine the queue must move too."""
 def plan(state: State, *, now_s: float) -> StepPlan | None:
     """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run."""
     draft = Draft()
-    _decode(state, draft)
-    budget_tokens = _prefill_budget(state, has_decode=bool(draft.rows))
+    state.cache.tell_time(now_s)
+    _grow_decoding(state, draft)
+    draft.work.decodes = len(state.decoding)
+    prefill_s = _prefill_budget_s(state, draft)
+    budget_tokens = _most_tokens(state, draft, start=0, left_s=prefill_s)
     admit(state, draft, budget_tokens=budget_tokens, now_s=now_s)
-    _prefill(state, draft, budget_tokens=budget_tokens, now_s=now_s)
+    _prefill(state, draft, budget_s=prefill_s, now_s=now_s)
     _forget_retracted(state, draft)
-    return _sealed(state, draft, now_s=now_s) if draft.rows else None
+    return _sealed(state, draft, now_s=now_s) if state.decoding or draft.chunks else None
 
 
-def _decode(state: State, draft: Draft) -> None:
-    """One token for every row that has finished its prefill; retracts rows while pages run short."""
-    for running in sorted(state.running.values(), key=lambda each: each.request.arrival):
-        if not (running.is_live and running.wants_decode):
-            continue
-        pages = extend(state, draft, running, running.planned_tokens + 1)
-        if pages is None:
-            continue
-        step = RowStep(row=running.row, num_new_tokens=1, is_sampled=True, page_ids=ids_to_bytes(pages))
-        draft.rows.append((running, step))
+def _grow_decoding(state: State, draft: Draft) -> None:
+    """A page for every decoding row whose next token begins one."""
+    page_tokens = state.cache.page_tokens
+    growing = [running for running in state.decoding.values() if not running.planned_tokens % page_tokens]
+    if growing:
+        extend_each(state, draft, growing)
 
 
-def _prefill_budget(state: State, *, has_decode: bool) -> int:
-    budget_s = (state.config.decode_step_ms if has_decode else state.config.prefill_step_ms) / 1000
-    budget_s = max(budget_s, (1 + _LEAST_PREFILL_SHARE) * state.cost.base_s)
-    tokens = state.cost.affordable_tokens(budget_s=budget_s)
-    return min(state.config.prefill_tokens, max(_LEAST_PREFILL_TOKENS, tokens))
+def _prefill_budget_s(state: State, draft: Draft) -> float:
+    """Time for prefill beside the decoding rows."""
+    budget_ms = state.config.decode_step_ms if draft.work.decodes else state.config.prefill_step_ms
+    decode_s = state.cost.predict_s(draft.work)
+    return max(budget_ms / 1000 - decode_s, _LEAST_PREFILL_SHARE * decode_s)
 
 
-def _prefill(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
+def _most_tokens(state: State, draft: Draft, *, start: int, left_s: float) -> int:
+    """The longest chunk behind `start` tokens for which the step has time and room left."""
+    used_tokens = draft.work.prefill_tokens
+    affordable = state.cost.affordable_tokens(start=start, budget_s=left_s)
+    return min(state.config.prefill_tokens - used_tokens, max(_LEAST_PREFILL_TOKENS - used_tokens, affordable))
+
+
+def _prefill(state: State, draft: Draft, *, budget_s: float, now_s: float) -> None:
     """Chunks for rows with prompt left: overdue ones by age, then the one with least left first."""
-    prefilling = [running for running in state.running.values() if running.prefill_left_tokens]
 
     def rank(running: Running) -> tuple[bool, int, int]:
         if now_s - running.request.arrived_s >= state.config.overtake_seconds:
             return False, 0, running.request.arrival
         return True, running.prefill_left_tokens, running.request.arrival
 
-    for running in sorted(prefilling, key=rank):
-        chunk = min(running.prefill_left_tokens, budget_tokens - draft.prefill_tokens)
-        if chunk <= 0:
+    left_s = budget_s
+    for running in sorted(state.prefilling.values(), key=rank):
+        start = running.planned_tokens
+        num_tokens = min(running.prefill_left_tokens, _most_tokens(state, draft, start=start, left_s=left_s))
+        if num_tokens <= 0:
             return
-        if not running.is_live:
-            continue
-        start, stop = running.planned_tokens, running.planned_tokens + chunk
-        pages = extend(state, draft, running, stop)
+        stop = start + num_tokens
+        pages = extend(state, draft, running, stop) if running.is_live else None
         if pages is None:
             continue
-        step = RowStep(
+        chunk = Chunk(
             row=running.row,
-            num_new_tokens=chunk,
-            is_sampled=stop == running.target_tokens and running.planned_samples < running.request.max_new_tokens,
             token_ids=running.request.token_ids[start:stop].astype("<i4").tobytes(),
+            is_sampled=stop == running.target_tokens <= running.last_tokens,
             page_ids=ids_to_bytes(pages),
         )
-        draft.rows.append((running, step))
-        draft.prefill_tokens += chunk
+        draft.chunks.append((running, chunk))
+        draft.work.add_chunk(start=start, num_tokens=num_tokens)
+        left_s -= state.cost.prefill_s(start=start, num_tokens=num_tokens)
 
 
 def _forget_retracted(state: State, draft: Draft) -> None:
@@ -84,27 +90,56 @@ def _forget_retracted(state: State, draft: Draft) -> None:
         if not running.is_live:
             state.released_rows.remove(running.row)
     draft.admissions = [pair for pair in draft.admissions if pair[0].is_live]
+    draft.grown = [pair for pair in draft.grown if pair[0].is_live]
+    draft.chunks = [pair for pair in draft.chunks if pair[0].is_live]
 
 
 def _sealed(state: State, draft: Draft, *, now_s: float) -> StepPlan:
     """Turn the draft into a plan and book it as in flight."""
-    admissions = draft.admissions
-    copies = [running.lease.copy for running, _ in admissions if running.lease.copy is not None]
-    prefill_tokens = sum(step.num_new_tokens for _, step in draft.rows if step.token_ids)
+    copies = [running.lease.copy for running, _ in draft.admissions if running.lease.copy is not None]
     sealed = StepPlan(
         step=state.next_step,
         released=tuple(state.released_rows),
         copies=tuple(PageCopy(source=source, destination=destination) for source, destination in copies),
-        admissions=tuple(admission for _, admission in admissions),
-        rows=tuple(step for _, step in draft.rows),
+        admissions=tuple(admission for _, admission in draft.admissions),
+        decodes=ids_to_bytes(state.decoding),
+        grown_rows=ids_to_bytes(running.row for running, _ in draft.grown),
+        grown_page_ids=ids_to_bytes(page for _, page in draft.grown),
+        chunks=tuple(chunk for _, chunk in draft.chunks),
     )
-    for running, step in draft.rows:
-        running.planned_tokens += step.num_new_tokens
-        running.planned_samples += step.is_sampled
-    for running, _ in admissions:
+    for running, _ in draft.admissions:
         state.cache.copied(running.lease)
-    rows = tuple((running, step.num_new_tokens, step.is_sampled) for running, step in draft.rows)
-    state.in_flight.append(Sent(step=state.next_step, sent_s=now_s, prefill_tokens=prefill_tokens, rows=rows))
+    decodes = tuple(state.decoding.values())
+    work = Work(decodes=len(decodes))
+    _advance_decoding(state, decodes)
+    for running, chunk in draft.chunks:
+        num_tokens = len(chunk.token_ids) // TOKEN_BYTES
+        work.add_chunk(start=running.planned_tokens, num_tokens=num_tokens)
+        _advance_prefill(state, running, num_tokens)
+    sent = Sent(
+        step=state.next_step,
+        sent_s=now_s,
+        work=work,
+        predicted_s=state.cost.predict_s(work),
+        decodes=decodes,
+        chunks=tuple(draft.chunks),
+    )
+    state.in_flight.append(sent)
     state.next_step += 1
     state.released_rows.clear()
     return sealed
+
+
+def _advance_decoding(state: State, decodes: tuple[Running, ...]) -> None:
+    for running in decodes:
+        running.planned_tokens += 1
+        if running.planned_tokens == running.last_tokens:
+            del state.decoding[running.row]
+
+
+def _advance_prefill(state: State, running: Running, num_tokens: int) -> None:
+    running.planned_tokens += num_tokens
+    if running.planned_tokens == running.target_tokens:
+        del state.prefilling[running.row]
+        if running.target_tokens < running.last_tokens:
+            state.decoding[running.row] = running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 def main() -> int:
     """Run the process; the exit status is 0 after an ordered stop."""
+    # Requests and the tree leave no cycles behind, and a collection would stop a step for as long as the tree is large.
+    gc.disable()
     launch, child = children.adopt(SchedulerLaunch, is_killed_with_launcher=True)
     logs.configure("scheduler")
     stop_fd, ask_to_stop = os.pipe()

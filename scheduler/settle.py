@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from wire.messages import PromptLogprobs, StepResult, Tokens, bytes_to_ids, ids_to_bytes
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain, repeat
+
+from wire.messages import (
+    TOKEN_BYTES,
+    Chunk,
+    PromptLogprobs,
+    Reuse,
+    StepResult,
+    StepTokens,
+    Tokens,
+    bytes_to_ids,
+    ids_to_bytes,
+)
 
 from .leave import end
-from .request import Request, Running
+from .request import ClientId, Request, Running
 from .state import Reply, State
 
 
@@ -23,28 +37,73 @@ def settle(state: State, result: StepResult) -> list[Reply]:
         expected = state.in_flight[0].step if state.in_flight else None
         raise OutOfStep(f"result of step {result.step} came where step {expected} was awaited")
     sent = state.in_flight.popleft()
-    counters = state.counters
-    counters.steps_total += 1
-    counters.runner_busy_s_total += result.elapsed_s
-    state.cost.observe(prefill_tokens=sent.prefill_tokens, elapsed_s=result.elapsed_s)
+    state.counters.steps_total += 1
+    state.counters.runner_busy_s_total += result.elapsed_s
+    state.cost.observe(sent.work, elapsed_s=result.elapsed_s)
     broken = {row.row: row.message for row in result.broken}
     token_ids = iter(bytes_to_ids(result.token_ids))
-    logprobs = iter(result.logprobs)
-    prompt_logprobs = {scored.row: scored for scored in result.prompt_logprobs}
-    replies: list[Reply] = []
-    for running, num_new_tokens, is_sampled in sent.rows:
-        token_id = next(token_ids) if is_sampled else None
-        logprob = next(logprobs, b"") if is_sampled else b""
+    logprobs = chain(result.logprobs, repeat(b""))
+    replies = _decoded(state, zip(sent.decodes, token_ids, logprobs, strict=False), broken)
+    scored = {scored.row: scored for scored in result.prompt_logprobs}
+    for running, chunk in sent.chunks:
+        token = (next(token_ids), next(logprobs)) if chunk.is_sampled else None
         if not running.is_live:
             continue
         if running.row in broken:
             replies.append(end(state, running.request, "broken", message=broken[running.row]))
             continue
-        _advance(state, running, num_new_tokens)
-        if running.row in prompt_logprobs:
-            replies.append(_scored(running.request, prompt_logprobs[running.row]))
-        replies += _taken(state, running, token_id, logprob)
+        _prefilled(state, running, chunk)
+        if running.row in scored:
+            replies.append(_scored(running.request, scored[running.row]))
+        if token is not None:
+            replies += _first_token(state, running.request, *token)
+        elif running.computed_tokens == running.target_tokens:
+            replies.append(end(state, running.request, "length"))
     return replies
+
+
+def _decoded(state: State, sampled: Iterable[tuple[Running, int, bytes]], broken: dict[int, str]) -> list[Reply]:
+    """One more token for each decoding row: as columns, or by itself with its logprobs; then the ends."""
+    columns: dict[ClientId, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
+    single: list[Reply] = []
+    ends: list[Reply] = []
+    # The one loop over all rows of every step: what is rare stands behind one comparison each.
+    for running, token_id, logprob in sampled:
+        if not running.is_live:
+            continue
+        request = running.request
+        if broken and running.row in broken:
+            ends.append(end(state, request, "broken", message=broken[running.row]))
+            continue
+        running.computed_tokens = computed = running.computed_tokens + 1
+        if computed == running.page_end_tokens:
+            state.cache.commit(running.lease, request.token_ids)
+        request.output.append(token_id)
+        if logprob:
+            single.append(_token(request, token_id, logprob))
+        else:
+            request_ids, told_ids = columns[request.client]
+            request_ids.append(request.request_id)
+            told_ids.append(token_id)
+        if computed == running.last_tokens or token_id in request.stop_token_ids:
+            ends.append(_end(state, request, token_id))
+    together = [
+        Reply(client, StepTokens(request_ids=tuple(request_ids), token_ids=ids_to_bytes(told_ids)))
+        for client, (request_ids, told_ids) in columns.items()
+    ]
+    state.counters.output_tokens_total += len(single) + sum(len(told_ids) for _, told_ids in columns.values())
+    return together + single + ends
+
+
+def _prefilled(state: State, running: Running, chunk: Chunk) -> None:
+    """Count a chunk as computed; whole pages enter the tree at once, since others may be waiting for them."""
+    page_tokens = state.cache.page_tokens
+    num_tokens = len(chunk.token_ids) // TOKEN_BYTES
+    before = running.computed_tokens
+    running.computed_tokens += num_tokens
+    state.counters.computed_tokens_total += num_tokens
+    if running.computed_tokens // page_tokens > before // page_tokens:
+        state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
 
 
 def _scored(request: Request, scored: PromptLogprobs) -> Reply:
@@ -54,34 +113,24 @@ def _scored(request: Request, scored: PromptLogprobs) -> Reply:
     return Reply(request.client, tokens)
 
 
-def _advance(state: State, running: Running, num_new_tokens: int) -> None:
-    page_tokens = state.cache.page_tokens
-    before = running.computed_tokens
-    running.computed_tokens += num_new_tokens
-    if before < running.target_tokens:
-        state.counters.computed_tokens_total += num_new_tokens
-    if running.computed_tokens // page_tokens > before // page_tokens:
-        state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
-
-
-def _taken(state: State, running: Running, token_id: int | None, logprob: bytes) -> list[Reply]:
-    """The replies for one row's new token, if it has one."""
-    request = running.request
-    if token_id is None:
-        is_whole = running.computed_tokens >= running.target_tokens
-        return [end(state, request, "length")] if is_whole and request.max_new_tokens == 0 else []
-    is_first = request.output_tokens == 0
-    request.append(token_id)
+def _first_token(state: State, request: Request, token_id: int, logprob: bytes) -> list[Reply]:
+    """The replies for the token that a prefill ends with; the very first tells what was reused."""
+    reuse = request.reuse if not request.output else None
+    request.output.append(token_id)
     state.counters.output_tokens_total += 1
-    tokens = Tokens(
-        request_id=request.request_id,
-        token_ids=ids_to_bytes([token_id]),
-        logprobs=(logprob,) if request.sampling.num_top_logprobs is not None else (),
-        reuse=request.reuse if is_first else None,
-    )
-    replies = [Reply(request.client, tokens)]
-    if token_id in request.stop_token_ids:
-        replies.append(end(state, request, "stop", matched_token_id=token_id))
-    elif request.output_tokens >= request.max_new_tokens:
-        replies.append(end(state, request, "length"))
+    replies = [_token(request, token_id, logprob, reuse=reuse)]
+    if token_id in request.stop_token_ids or request.output_tokens == request.max_new_tokens:
+        replies.append(_end(state, request, token_id))
     return replies
+
+
+def _token(request: Request, token_id: int, logprob: bytes, *, reuse: Reuse | None = None) -> Reply:
+    logprobs = (logprob,) if logprob else ()
+    tokens = Tokens(request_id=request.request_id, token_ids=ids_to_bytes([token_id]), logprobs=logprobs, reuse=reuse)
+    return Reply(request.client, tokens)
+
+
+def _end(state: State, request: Request, token_id: int) -> Reply:
+    if token_id in request.stop_token_ids:
+        return end(state, request, "stop", matched_token_id=token_id)
+    return end(state, request, "length")

@@ -6,10 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from radix.cache import PrefixCache
+from radix.eviction import POLICIES
+from wire.messages import Chunk
 
 from .config import SchedulerConfig
-from .cost import OutputLength, StepCost
-from .request import ClientId, Request, Running
+from .cost import StepCost, Work
+from .output_length import OutputLength
+from .queue import Queue
+from .request import ClientId, Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A plan in flight: its rows in plan order, each with its number of new tokens and whether it samples."""
+    """A plan in flight: what it computes and for whom, in plan order."""
 
     step: int
     sent_s: float
-    prefill_tokens: int
-    rows: tuple[tuple[Running, int, bool], ...]
+    work: Work
+    predicted_s: float
+    decodes: tuple[Running, ...]
+    chunks: tuple[tuple[Running, Chunk], ...]
 
 
 @dataclass(slots=True)
@@ -56,13 +62,20 @@ class Counters:
 
 @dataclass(slots=True)
 class State:
-    """Queue, rows, pages and what is in flight."""
+    """Queue, rows, pages and what is in flight.
+
+    `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
+    that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
+    """
 
     config: SchedulerConfig
     limits: Limits
     cache: PrefixCache
-    waiting: dict[str, Request] = field(default_factory=dict)
+    waiting: Queue
     running: dict[str, Running] = field(default_factory=dict)
+    prefilling: dict[int, Running] = field(default_factory=dict)
+    decoding: dict[int, Running] = field(default_factory=dict)
+    promised_pages: int = 0
     free_rows: list[int] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)
     in_flight: deque[Sent] = field(default_factory=deque)
@@ -82,9 +95,12 @@ class Reply:
 
 def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
     """An empty scheduler over a pool of `limits.pool_tokens`."""
+    num_pages = limits.pool_tokens // page_tokens
+    cache = PrefixCache(num_pages=num_pages, page_tokens=page_tokens, policy=POLICIES[config.eviction](num_pages))
     return State(
         config=config,
         limits=limits,
-        cache=PrefixCache(num_pages=limits.pool_tokens // page_tokens, page_tokens=page_tokens),
+        cache=cache,
+        waiting=Queue(cache, policy=config.policy),
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

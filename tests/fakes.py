@@ -30,6 +30,7 @@ from wire.messages import (
     Refused,
     Reuse,
     Stats,
+    StepTokens,
     Submit,
     Tokens,
     ToScheduler,
@@ -212,10 +213,12 @@ class FakeScheduler:
         done = Done(request_id=submit.request_id, reason=reason, matched_token_id=matched, reuse=reuse)
         await self.send(done)
 
-    def _tokens(self, submit: Submit, token_ids: list[int], reuse: Reuse | None) -> Tokens:
+    def _tokens(self, submit: Submit, token_ids: list[int], reuse: Reuse | None) -> Tokens | StepTokens:
         has_logprobs = submit.sampling.num_top_logprobs is not None
         logprobs = tuple(self._entry(submit, token_id) for token_id in token_ids) if has_logprobs else ()
         packed = ids_to_bytes(token_ids)
+        if reuse is None and not has_logprobs and len(token_ids) == 1:
+            return StepTokens(request_ids=(submit.request_id,), token_ids=packed)
         return Tokens(request_id=submit.request_id, token_ids=packed, logprobs=logprobs, reuse=reuse)
 
     def _entry(self, submit: Submit, token_id: int) -> bytes:

@@ -16,6 +16,9 @@ from msgspec import Struct
 
 from wire.sampling import SamplingParams
 
+TOKEN_BYTES = 4
+"""Bytes of one integer in a long list."""
+
 
 def ids_to_bytes(ids: Iterable[int]) -> bytes:
     """Pack integers as little-endian int32."""
@@ -37,13 +40,17 @@ class Submit(Struct, frozen=True, kw_only=True, tag=True):
 
     `sampling` is checked and its `seed` is set; `stop_token_ids` holds the end-of-sequence ids unless they are ignored.
     A `max_new_tokens` of None becomes what still fits; one that can't fit is refused by the scheduler, which knows the
-    limits. `salt` separates caches: KV of one salt is never served to another.
+    limits. `salt` separates caches: KV of one salt is never served to another. The higher `priority` goes first.
+    `cache_priority` and `cache_ttl_s` (seconds after the end) weigh when pages are evicted.
     """
 
     request_id: str
     token_ids: bytes
     sampling: SamplingParams
     salt: str = ""
+    priority: int = 0
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
 
 
 class Cancel(Struct, frozen=True, kw_only=True, tag=True):
@@ -104,10 +111,20 @@ class Tokens(Struct, frozen=True, kw_only=True, tag=True):
     reuse: Reuse | None = None
 
 
+class StepTokens(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: one more output token for each of several requests, as columns: `token_ids` is int32.
+
+    What a decode step says of the requests that asked for nothing else; all others get `Tokens`.
+    """
+
+    request_ids: tuple[str, ...]
+    token_ids: bytes
+
+
 class Done(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: the terminal reply of an accepted request.
 
-    `matched_token_id` is the token that stopped it (it is the last one of `Tokens`). `reuse` is as in `Tokens`,
+    `matched_token_id` is the token that stopped it (it is the last one that was sent). `reuse` is as in `Tokens`,
     repeated here because a request may end before its first token; None when it was never scheduled.
     """
 
@@ -181,7 +198,7 @@ class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     stats: Stats | None = None
 
 
-ToTokenizer = Tokens | Done | Refused | Stats | ControlReply
+ToTokenizer = Tokens | StepTokens | Done | Refused | Stats | ControlReply
 
 
 # --- scheduler -> runner
@@ -213,31 +230,34 @@ class Admission(Struct, frozen=True, kw_only=True):
     first_logprob: int | None = None
 
 
-class RowStep(Struct, frozen=True, kw_only=True):
-    """One row's work in a step: `num_new_tokens` tokens after its present length.
+class Chunk(Struct, frozen=True, kw_only=True):
+    """A row's prefill in a step: the tokens `token_ids` after its present length.
 
-    `token_ids` holds them while prefilling; empty means one decode token, the row's last sampled one. `page_ids`
-    are appended to the row's page table first. With `is_sampled` the last token's logits give a new token.
+    `page_ids` are appended to the row's page table first. With `is_sampled` the last token's logits give a new token.
     """
 
     row: int
-    num_new_tokens: int
+    token_ids: bytes
     is_sampled: bool
-    token_ids: bytes = b""
     page_ids: bytes = b""
 
 
 class StepPlan(Struct, frozen=True, kw_only=True, tag=True):
-    """scheduler -> runner: one step, as a delta: release rows, copy pages, admit rows, run `rows`, sample.
+    """scheduler -> runner: one step, as a delta: release rows, copy pages, admit rows, run, sample.
 
-    Steps are numbered consecutively from 0. A plan with no `rows` only releases.
+    Each row of `decodes` (int32) computes its last sampled token and samples another. Some of them get a page first:
+    `grown_rows[i]` (int32) appends `grown_page_ids[i]` (int32) to its page table. `chunks` are of other rows.
+    Steps are numbered consecutively from 0. A plan with neither `decodes` nor `chunks` only releases.
     """
 
     step: int
     released: tuple[int, ...] = ()
     copies: tuple[PageCopy, ...] = ()
     admissions: tuple[Admission, ...] = ()
-    rows: tuple[RowStep, ...] = ()
+    decodes: bytes = b""
+    grown_rows: bytes = b""
+    grown_page_ids: bytes = b""
+    chunks: tuple[Chunk, ...] = ()
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag=True):
@@ -278,9 +298,10 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True):
 class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     """runner -> scheduler: one step has retired.
 
-    `token_ids` (int32) and `logprobs` have one entry for each row of the plan with `is_sampled`, in plan order; the
-    entry of a row in `broken` means nothing, and a logprob entry is empty where none was asked. `elapsed_s` is from
-    taking the plan up to the result; `waited_s` is how long the runner had waited for the plan.
+    `token_ids` (int32) has one entry for each row of `decodes`, then for each chunk with `is_sampled`, in plan order;
+    the entry of a row in `broken` means nothing. `logprobs` has as many, empty where none was asked, or none at all
+    when nobody asked. `elapsed_s` is from taking the plan up to the result; `waited_s` is how long the runner had
+    waited for the plan.
     """
 
     step: int

@@ -17,7 +17,7 @@ from model_runner.attention.backend import AttentionBackend
 from model_runner.batch import build_batch
 from model_runner.models.model import Model
 from model_runner.rows import RowTable
-from wire.messages import Admission, RowStep, ids_to_bytes
+from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
 Handle = TypeVar("Handle")
@@ -62,16 +62,11 @@ def verify(model: Model, backend: AttentionBackend[Handle], expected_TV: Tensor,
     for counts in _CHUNKS:
         starts = table.lengths[:2].tolist()
         wanted = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
-        steps = [
-            RowStep(
-                row=row,
-                num_new_tokens=len(tokens),
-                is_sampled=True,
-                token_ids=ids_to_bytes(token_ids[i] for i in tokens),
-            )
+        chunks = tuple(
+            Chunk(row=row, token_ids=ids_to_bytes(token_ids[i] for i in tokens), is_sampled=True)
             for row, tokens in enumerate(wanted)
-        ]
-        batch = build_batch(table, steps, vocabulary=model.vocabulary)
+        )
+        batch = build_batch(table, StepPlan(step=0, chunks=chunks), vocabulary=model.vocabulary)
         hidden_TD = model.forward(batch.token_ids_T, batch.positions_T, backend, backend.begin_step(batch))
         logits_TV, own_TV = model.logits(hidden_TD), expected_TV[[i for tokens in wanted for i in tokens]]
         if logits_TV.shape != own_TV.shape:

@@ -16,10 +16,11 @@ from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import SamplingParams
 
+from .cache_hints import read_cache_priority, read_cache_ttl_s
 from .errors import json_response, spelled
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import OwnNames, checked_rid, read_num_samples, read_salt, read_sampling
+from .sampling import OwnNames, checked_rid, read_num_samples, read_priority, read_salt, read_sampling
 from .sse import merged, respond
 from .structured import read_grammar
 
@@ -189,10 +190,11 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
     chosen_ids = _read_chosen_ids(fields, num_items)
-    salt = read_salt(fields)
+    salt, priority = read_salt(fields), read_priority(fields)
     # One object may stand for all prompts, and hold much: it is read once.
     own = {id(each): each for each in sampling_fields}
     wishes = {key: _read_wish(front, each) for key, each in own.items()}
+    cache_priority, cache_ttl_s = read_cache_priority(fields), read_cache_ttl_s(fields)
     prompts: list[Prompt] = []
     for i in range(num_items):
         sampling, num_samples = wishes[id(sampling_fields[i])]
@@ -204,7 +206,15 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
                 logprob_ids=chosen_ids[i],
                 prompt_logprobs_from=None if starts[i] == -1 else starts[i],
             )
-        prompt = Prompt(token_ids=token_ids[i], sampling=sampling, request_id=rids[i], salt=salt)
+        prompt = Prompt(
+            token_ids=token_ids[i],
+            sampling=sampling,
+            request_id=rids[i],
+            salt=salt,
+            priority=priority,
+            cache_priority=cache_priority,
+            cache_ttl_s=cache_ttl_s,
+        )
         prompts += prompt.samples(num_samples)
     return prompts
 

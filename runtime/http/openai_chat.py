@@ -16,7 +16,7 @@ from .errors import json_response, spelled
 from .fields import Fields, shown
 from .front import FRONT, Front
 from .openai import Answering, begin, finish, read_openai_sampling
-from .sampling import read_num_samples, read_salt
+from .sampling import read_num_samples, read_priority, read_salt
 from .sse import merged, respond
 
 _UNSUPPORTED: dict[str, object] = {
@@ -43,10 +43,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     fields, answering = await begin(request, unsupported=_UNSUPPORTED, prefix="chatcmpl", kind="chat.completion.chunk")
     sampling = _read_sampling(fields)
     num_samples = read_num_samples(fields)
-    salt = read_salt(fields)
+    salt, priority = read_salt(fields), read_priority(fields)
     token_ids = await _read_prompt(front, fields)
     front.warn_unknown(fields)
-    prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt)
+    prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt, priority=priority)
     names = _NAMES if fields.raw("max_completion_tokens") is None else _NAMES | _NEW_NAMES
     with spelled(names):
         async with front.generator.start_all(prompt.samples(num_samples), times) as generations:

@@ -17,7 +17,7 @@ from .errors import json_response, spelled
 from .fields import Fields, is_integers
 from .front import FRONT, Front
 from .openai import Answering, begin, finish, read_openai_sampling
-from .sampling import read_num_samples, read_salt
+from .sampling import read_num_samples, read_priority, read_salt
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
@@ -111,14 +111,15 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
     )
     if fields.boolean("echo", False) and sampling.num_top_logprobs is not None:
         sampling = replace(sampling, prompt_logprobs_from=0)
-    salt = read_salt(fields)
+    salt, priority = read_salt(fields), read_priority(fields)
     token_ids = await _read_token_ids(front, fields)
     num_samples = read_num_samples(fields)
     check_num_answers(len(token_ids) * num_samples, field="n")
     prompts: list[Prompt] = []
     for i, each in enumerate(token_ids):
         request_id = answering.id if len(token_ids) == 1 else f"{answering.id}_{i}"
-        prompts += Prompt(token_ids=each, sampling=sampling, request_id=request_id, salt=salt).samples(num_samples)
+        prompt = Prompt(token_ids=each, sampling=sampling, request_id=request_id, salt=salt, priority=priority)
+        prompts += prompt.samples(num_samples)
     return prompts
 
 

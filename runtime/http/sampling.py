@@ -10,6 +10,7 @@ from wire.sampling import MAX_SAMPLES, Grammar, SamplingParams
 from .fields import Fields, shown
 
 MAX_RID_CHARACTERS = 256
+MAX_PRIORITY = 1000
 
 _LARGEST_TOP_K = 2**31 - 1
 _MOST_ID_DIGITS = 10
@@ -110,6 +111,19 @@ def read_salt(fields: Fields) -> str:
     if salt and extra:
         raise fields.wrong_type("extra_key", "absent when cache_salt is given", extra)
     return salt or extra
+
+
+def read_priority(fields: Fields) -> int:
+    """How early the request goes, as against others that wait; the higher, the earlier.
+
+    Raises:
+        Refused: it is no integer, or out of range.
+    """
+    priority = fields.integer("priority") or 0
+    if -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        return priority
+    name = fields.name("priority")
+    raise Refused(f"{name} must be in [{-MAX_PRIORITY}, {MAX_PRIORITY}], got {priority}. Change {name}.", field=name)
 
 
 def checked_rid(rid: str) -> str:

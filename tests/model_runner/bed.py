@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from msgspec import structs
 
 from model_runner.attention.backend import AttentionSpec
 from model_runner.attention.torch_backend import TorchAttention, TorchStep
@@ -17,8 +18,8 @@ from model_runner.rows import RowTable
 from model_runner.runner import Runner
 from wire.messages import (
     Admission,
+    Chunk,
     PageCopy,
-    RowStep,
     StepPlan,
     StepResult,
     bytes_to_ids,
@@ -82,9 +83,7 @@ class Bed:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run a plan under the next step number."""
-        plan = StepPlan(
-            step=self._step, released=plan.released, copies=plan.copies, admissions=plan.admissions, rows=plan.rows
-        )
+        plan = structs.replace(plan, step=self._step)
         self._step += 1
         return self.runner.execute(plan)
 
@@ -97,8 +96,8 @@ class Bed:
         table = RowTable(num_pages=self.pool.num_pages, page_tokens=self.page_tokens)
         pages = ids_to_bytes(range(-(-len(token_ids) // self.page_tokens)))
         table.admit(Admission(row=0, request_id="", sampling=GREEDY, num_cached_tokens=0, page_ids=pages))
-        step = RowStep(row=0, num_new_tokens=len(token_ids), is_sampled=True, token_ids=ids_to_bytes(token_ids))
-        batch = build_batch(table, [step], vocabulary=self.model.vocabulary)
+        plan = StepPlan(step=0, chunks=(Chunk(row=0, token_ids=ids_to_bytes(token_ids), is_sampled=True),))
+        batch = build_batch(table, plan, vocabulary=self.model.vocabulary)
         return self.model.logits(self.runner.forward(batch))
 
     def generate(self, prompts: Sequence[Prompt], num_tokens: int, *, chunk_tokens: int | None = None) -> list[Output]:
@@ -128,28 +127,28 @@ class Bed:
         self.execute(StepPlan(step=0, admissions=tuple(admissions)))
         done = [prompt.num_cached_tokens for prompt in prompts]
         while any(len(output.token_ids) < num_tokens for output in outputs):
-            steps = []
+            decodes: list[int] = []
+            chunks: list[Chunk] = []
             for row, prompt in enumerate(prompts):
                 left = len(prompt.token_ids) - done[row]
                 if left > 0:
                     count = min(left, chunk_tokens or left)
                     chunk = prompt.token_ids[done[row] : done[row] + count]
-                    steps.append(
-                        RowStep(row=row, num_new_tokens=count, is_sampled=count == left, token_ids=ids_to_bytes(chunk))
-                    )
+                    chunks.append(Chunk(row=row, token_ids=ids_to_bytes(chunk), is_sampled=count == left))
                     done[row] += count
                 elif len(outputs[row].token_ids) < num_tokens:
-                    steps.append(RowStep(row=row, num_new_tokens=1, is_sampled=True))
-            self._take(self.execute(StepPlan(step=0, rows=tuple(steps))), steps, outputs)
+                    decodes.append(row)
+            result = self.execute(StepPlan(step=0, decodes=ids_to_bytes(decodes), chunks=tuple(chunks)))
+            self._take(result, decodes + [chunk.row for chunk in chunks if chunk.is_sampled], outputs)
         self.execute(StepPlan(step=0, released=tuple(range(len(prompts)))))
         return outputs
 
-    def _take(self, result: StepResult, steps: Sequence[RowStep], outputs: Sequence[Output]) -> None:
-        rows = [step.row for step in steps if step.is_sampled]
+    def _take(self, result: StepResult, rows: Sequence[int], outputs: Sequence[Output]) -> None:
         broken = {one.row for one in result.broken}
         for scored in result.prompt_logprobs:
             outputs[scored.row].prompt_logprobs += scored.entries
-        for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), result.logprobs, strict=True):
+        logprobs = result.logprobs or (b"",) * len(rows)
+        for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), logprobs, strict=True):
             outputs[row].token_ids.append(token_id)
             outputs[row].broken |= row in broken
             if entry:

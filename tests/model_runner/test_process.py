@@ -16,11 +16,11 @@ from model_runner.config import RunnerConfig, RunnerLaunch
 from wire.child import Failed, PeerDied, Progress, Started, Status, decode_status, to_line
 from wire.messages import (
     Admission,
+    Chunk,
     Fatal,
     FromRunner,
     Heartbeat,
     Ready,
-    RowStep,
     StepPlan,
     StepResult,
     Stop,
@@ -130,8 +130,8 @@ def _plan(step: int) -> StepPlan:
         num_cached_tokens=0,
         page_ids=ids_to_bytes([0]),
     )
-    row = RowStep(row=0, num_new_tokens=3, is_sampled=True, token_ids=ids_to_bytes([1, 2, 3]))
-    return StepPlan(step=step, admissions=(admission,), rows=(row,))
+    chunk = Chunk(row=0, token_ids=ids_to_bytes([1, 2, 3]), is_sampled=True)
+    return StepPlan(step=step, admissions=(admission,), chunks=(chunk,))
 
 
 def test_it_announces_itself_executes_plans_beats_and_stops(launched: Any) -> None:  # noqa: ANN401

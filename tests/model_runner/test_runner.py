@@ -5,7 +5,7 @@ import torch
 
 from model_runner.errors import FatalError
 from model_runner.models.decoder import Decoder
-from wire.messages import Admission, PageCopy, RowStep, StepPlan, bytes_to_ids, ids_to_bytes
+from wire.messages import Admission, Chunk, PageCopy, StepPlan, bytes_to_ids, ids_to_bytes
 from wire.sampling import SamplingParams
 
 from .bed import GREEDY, Bed, Prompt, assert_same, greedy
@@ -23,20 +23,19 @@ def _admission(row: int = 0, *, num_cached_tokens: int = 0, pages: tuple[int, ..
     )
 
 
-def _prefill(row: int = 0, *, token_ids: list[int] = PROMPT, page_ids: bytes = b"") -> RowStep:
-    return RowStep(
-        row=row,
-        num_new_tokens=len(token_ids),
-        is_sampled=True,
-        token_ids=ids_to_bytes(token_ids),
-        page_ids=page_ids,
-    )
+def _prefill(row: int = 0, *, token_ids: list[int] = PROMPT, page_ids: bytes = b"") -> Chunk:
+    return Chunk(row=row, token_ids=ids_to_bytes(token_ids), is_sampled=True, page_ids=page_ids)
+
+
+def _decode_with_page(page: int) -> StepPlan:
+    row = ids_to_bytes([0])
+    return StepPlan(step=0, decodes=row, grown_rows=row, grown_page_ids=ids_to_bytes([page]))
 
 
 def test_a_row_may_be_released_and_given_to_another_request_in_one_plan(tiny: Decoder) -> None:
     bed = Bed(tiny)
-    first = bed.execute(StepPlan(step=0, admissions=(_admission(),), rows=(_prefill(),)))
-    again = bed.execute(StepPlan(step=0, released=(0,), admissions=(_admission(pages=(7,)),), rows=(_prefill(),)))
+    first = bed.execute(StepPlan(step=0, admissions=(_admission(),), chunks=(_prefill(),)))
+    again = bed.execute(StepPlan(step=0, released=(0,), admissions=(_admission(pages=(7,)),), chunks=(_prefill(),)))
     assert first.token_ids == again.token_ids
     assert len(bytes_to_ids(first.token_ids)) == 1
 
@@ -44,15 +43,15 @@ def test_a_row_may_be_released_and_given_to_another_request_in_one_plan(tiny: De
 def test_pages_that_come_with_a_step_extend_the_row(tiny: Decoder) -> None:
     bed = Bed(tiny, page_tokens=4)
     bed.execute(StepPlan(step=0, admissions=(_admission(pages=(3,)),)))
-    steps = [_prefill(page_ids=ids_to_bytes([9]))]
-    steps += [RowStep(row=0, num_new_tokens=1, is_sampled=True, page_ids=ids_to_bytes([11 + i])) for i in range(8)]
-    token_ids = [bytes_to_ids(bed.execute(StepPlan(step=0, rows=(step,))).token_ids)[0] for step in steps]
+    plans = [StepPlan(step=0, chunks=(_prefill(page_ids=ids_to_bytes([9])),))]
+    plans += [_decode_with_page(11 + i) for i in range(8)]
+    token_ids = [bytes_to_ids(bed.execute(plan).token_ids)[0] for plan in plans]
     assert token_ids == Bed(tiny).generate([greedy(PROMPT)], 9)[0].token_ids
 
 
 def test_a_chunk_that_is_not_sampled_gives_no_token(tiny: Decoder) -> None:
-    step = RowStep(row=0, num_new_tokens=3, is_sampled=False, token_ids=ids_to_bytes([1, 2, 3]))
-    result = Bed(tiny).execute(StepPlan(step=0, admissions=(_admission(),), rows=(step,)))
+    chunk = Chunk(row=0, token_ids=ids_to_bytes([1, 2, 3]), is_sampled=False)
+    result = Bed(tiny).execute(StepPlan(step=0, admissions=(_admission(),), chunks=(chunk,)))
     assert (result.token_ids, result.logprobs) == (b"", ())
 
 
@@ -108,15 +107,19 @@ def test_a_request_with_bad_logits_breaks_and_neither_its_neighbours_nor_its_pag
     ("plan", "sentence"),
     [
         (StepPlan(step=0, released=(3,)), "row 3 is released but not live"),
-        (StepPlan(step=0, rows=(_prefill(5),)), r"runs rows \[5\], live are \[0\]"),
+        (StepPlan(step=0, chunks=(_prefill(5),)), r"runs rows \[5\], live are \[0\]"),
         (StepPlan(step=0, admissions=(_admission(0),)), "row 0 is admitted but already live"),
         (StepPlan(step=0, admissions=(_admission(1, num_cached_tokens=99),)), "too few pages"),
         (StepPlan(step=0, admissions=(_admission(1, pages=(999,)),)), "outside of the pool"),
         (StepPlan(step=0, copies=(PageCopy(source=0, destination=999),)), "outside of the pool"),
-        (StepPlan(step=0, rows=(_prefill(token_ids=[1] * 33),)), "lack pages"),
-        (StepPlan(step=0, rows=(_prefill(token_ids=[199]),)), "outside of the vocabulary"),
-        (StepPlan(step=0, rows=(_prefill(), _prefill())), "runs rows"),
-        (StepPlan(step=0, rows=(RowStep(row=0, num_new_tokens=2, is_sampled=True),)), "without their ids"),
+        (StepPlan(step=0, chunks=(_prefill(token_ids=[1] * 33),)), "lack pages"),
+        (StepPlan(step=0, chunks=(_prefill(token_ids=[199]),)), "outside of the vocabulary"),
+        (StepPlan(step=0, chunks=(_prefill(), _prefill())), "runs rows"),
+        (StepPlan(step=0, chunks=(_prefill(token_ids=[]),)), "have nothing to run"),
+        (StepPlan(step=0, decodes=ids_to_bytes([0]), chunks=(_prefill(),)), "runs rows"),
+        (StepPlan(step=0, decodes=ids_to_bytes([4])), r"runs rows \[4\]"),
+        (StepPlan(step=0, grown_rows=ids_to_bytes([4]), grown_page_ids=ids_to_bytes([1])), r"rows \[4\] get pages"),
+        (StepPlan(step=0, grown_rows=ids_to_bytes([0]), grown_page_ids=ids_to_bytes([-1])), "outside of the pool"),
     ],
 )
 def test_a_plan_that_does_not_fit_the_rows_is_fatal(plan: StepPlan, sentence: str, tiny: Decoder) -> None:

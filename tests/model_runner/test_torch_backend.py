@@ -12,7 +12,7 @@ from model_runner.attention.backend import AttentionSpec
 from model_runner.attention.torch_backend import TorchAttention
 from model_runner.batch import build_batch
 from model_runner.rows import RowTable
-from wire.messages import Admission, RowStep, ids_to_bytes
+from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
 K, G, H = 2, 3, 8
@@ -43,18 +43,17 @@ def test_paged_attention_equals_dense_attention_for_any_page_table(
     for tensor in pool.layers:
         tensor[: pool.num_pages] = float("nan")  # what nobody has stored must not be read
     table = RowTable(num_pages=len(order), page_tokens=page_tokens)
-    steps, dense_k, dense_v = [], [], []
+    chunks, dense_k, dense_v = [], [], []
     for row, (prefix, extend) in enumerate(rows):
         pages, order = order[: num_pages[row]], order[num_pages[row] :]
         k, v = torch.randn(2, prefix + extend, K, H, generator=generator)
         slots = (pages[:, None] * page_tokens + torch.arange(page_tokens)).flatten()[: prefix + extend]
         pool.store(0, slots[:prefix], k[:prefix], v[:prefix])
         table.admit(_admission(row, prefix, pages.tolist()))
-        ids = ids_to_bytes([1] * extend)
-        steps.append(RowStep(row=row, num_new_tokens=extend, is_sampled=True, token_ids=ids))
+        chunks.append(Chunk(row=row, token_ids=ids_to_bytes([1] * extend), is_sampled=True))
         dense_k.append(k)
         dense_v.append(v)
-    batch = build_batch(table, steps, vocabulary=VOCABULARY)
+    batch = build_batch(table, StepPlan(step=0, chunks=tuple(chunks)), vocabulary=VOCABULARY)
     q = torch.randn(batch.num_tokens, K * G, H, generator=generator)
     new_k = torch.cat([k[prefix:] for k, (prefix, _) in zip(dense_k, rows, strict=True)])
     new_v = torch.cat([v[prefix:] for v, (prefix, _) in zip(dense_v, rows, strict=True)])
@@ -82,8 +81,8 @@ def test_pages_long_before_the_window_are_not_read(num_new_tokens: int) -> None:
     table = RowTable(num_pages=80, page_tokens=16)
     table.admit(_admission(0, 800, range(80)))
     ids = ids_to_bytes([1] * num_new_tokens)
-    step = RowStep(row=0, num_new_tokens=num_new_tokens, is_sampled=True, token_ids=ids)
-    batch = build_batch(table, [step], vocabulary=VOCABULARY)
+    plan = StepPlan(step=0, chunks=(Chunk(row=0, token_ids=ids, is_sampled=True),))
+    batch = build_batch(table, plan, vocabulary=VOCABULARY)
     q, k, v = (torch.ones(num_new_tokens, n, H) for n in (K * G, K, K))
     out = backend.forward(0, q, k, v, backend.begin_step(batch), torch.empty_like(q))
     assert out.isfinite().all()
@@ -101,8 +100,8 @@ def test_a_decode_row_gets_the_same_bits_whoever_shares_the_batch(num_others: in
         table = RowTable(num_pages=500, page_tokens=16)
         for row in range(others + 1):
             table.admit(_admission(row, 600 + 30 * row, range(70 * row, 70 * row + 70)))
-        steps = [RowStep(row=row, num_new_tokens=1, is_sampled=True) for row in range(others + 1)]
-        batch = build_batch(table, steps, vocabulary=VOCABULARY)
+        plan = StepPlan(step=0, decodes=ids_to_bytes(range(others + 1)))
+        batch = build_batch(table, plan, vocabulary=VOCABULARY)
         q = torch.randn(6, K * G, H, generator=generator)[: others + 1]
         k, v = torch.randn(2, 6, K, H, generator=generator)[:, : others + 1]
         results.append(backend.forward(0, q, k, v, backend.begin_step(batch), torch.empty_like(q))[0])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import logging
 
 import pytest
 
 from radix.cache import PrefixCache
+from radix.node import Node
 from radix.pages import Owner
 from tests.radix.serving import CHAT, ids, serve, start
 
@@ -36,7 +38,7 @@ def test_committing_the_same_tokens_again_changes_nothing(cache: PrefixCache) ->
 
 def test_two_requests_that_computed_the_same_keep_their_tables_and_the_later_copy_is_freed(cache: PrefixCache) -> None:
     first, second = start(cache, range(12)), start(cache, range(12))
-    table = list(second.page_ids)
+    table = second.page_ids[:]
     cache.commit(first, ids(range(8)))
     cache.commit(second, ids(range(12)))
     cache.check()
@@ -227,3 +229,37 @@ def test_all_of_a_namespace_can_be_set_aside(cache: PrefixCache) -> None:
     assert cache.audit() == 2
     cache.check()
     assert not cache.tree.roots
+
+
+def test_room_is_made_ahead_once_the_pool_is_full_so_that_the_next_pages_need_no_eviction() -> None:
+    cache = PrefixCache(num_pages=1024, page_tokens=4)
+    assert cache.evict_ahead() == 0
+    serve(cache, range(4096))
+    assert cache.evict_ahead() == cache.free_pages == 4
+    cache.check()
+    assert cache.evict_ahead() == 0
+    evicted = cache.evicted_pages_total
+    start(cache, range(5000, 5016))
+    assert cache.evicted_pages_total == evicted
+
+
+def test_room_is_not_made_ahead_of_what_leases_hold() -> None:
+    cache = PrefixCache(num_pages=1024, page_tokens=4)
+    lease = start(cache, range(4096))
+    cache.commit(lease, ids(range(4096)))
+    assert cache.evict_ahead() == 0
+    cache.check()
+
+
+def test_nothing_that_was_served_leaves_a_reference_cycle_behind() -> None:
+    cache = PrefixCache(num_pages=12, page_tokens=4)
+    gc.collect()
+    gc.disable()
+    try:
+        for start_at in range(0, 500, 5):
+            serve(cache, [*range(8), *range(start_at, start_at + 14)])
+        cache.flush()
+        live = sum(isinstance(each, Node) for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert live == 0

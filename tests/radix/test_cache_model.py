@@ -182,7 +182,7 @@ class CacheMachine(RuleBasedStateMachine):
         self._send_copy(request)
         request.tokens += new
         end = min(request.computed + num_tokens, len(request.tokens))
-        table = list(request.lease.page_ids)
+        table = request.lease.page_ids[:]
         free, evictable, evicted = self.cache.free_pages, self.cache.evictable_pages, self.cache.evicted_pages_total
         needed = max(-(-end // self.page_tokens) - len(table), 0)
         try:
@@ -274,7 +274,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _picture(self) -> list[object]:
         return [
-            (node.start, bytes(node.key), tuple(node.pages), node.last_used, dict(node.ends), node.pinned_pages)
+            (node.start, bytes(node.key), tuple(node.pages), node.used_at, dict(node.ends), node.pinned_pages)
             for root in self.cache.tree.roots.values()
             for node in root.walk()
         ]

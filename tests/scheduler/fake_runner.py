@@ -48,13 +48,16 @@ class Row:
     output_ids: list[int] | None = None
     num_prompt_tokens: int = 0
     first_logprob: int | None = None
+    has_logprobs: bool = False
 
 
 @dataclass(slots=True)
 class FakeRunner:
     num_pages: int
     page_tokens: int
+    seconds_per_step: float = 0.01
     seconds_per_token: float = 0.001
+    seconds_per_context_token: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
     next_step: int = 0
     broken_rows: set[int] = field(default_factory=set)
@@ -76,6 +79,7 @@ class FakeRunner:
             row = Row(bytes_to_ids(admission.page_ids), admission.num_cached_tokens)
             row.num_prompt_tokens = admission.num_prompt_tokens
             row.first_logprob = admission.first_logprob
+            row.has_logprobs = admission.sampling.num_top_logprobs is not None
             if admission.sampling.needs_prompt_ids:
                 row.prompt_ids = bytes_to_ids(admission.prompt_ids)
             else:
@@ -86,49 +90,67 @@ class FakeRunner:
                 assert not admission.output_ids
             self.rows[admission.row] = row
         sampled: list[int] = []
-        broken: list[BrokenRow] = []
         scored: list[PromptLogprobs] = []
-        scheduled = [step.row for step in plan.rows]
+        decodes = bytes_to_ids(plan.decodes)
+        scheduled = decodes + [chunk.row for chunk in plan.chunks]
         assert len(set(scheduled)) == len(scheduled), "a row was scheduled twice in one step"
-        num_tokens = 0
-        for step in plan.rows:
-            row = self.rows[step.row]
-            row.pages += bytes_to_ids(step.page_ids)
-            token_ids = bytes_to_ids(step.token_ids)
-            if not token_ids:
-                assert step.num_new_tokens == 1
-                assert row.last_token is not None, "decode before a token was sampled"
-                token_ids = [row.last_token]
-                self.decoded_tokens += 1
-            else:
-                self.prefilled_tokens += len(token_ids)
-            assert len(token_ids) == step.num_new_tokens
-            num_tokens += len(token_ids)
-            scored += self._scored(step.row, row, len(token_ids))
-            for token in token_ids:
-                page, slot = divmod(row.length, self.page_tokens)
-                assert page < len(row.pages), "no page for a token"
-                self.slots[row.pages[page], slot] = token
-                row.length += 1
-            if step.is_sampled:
-                if step.row in self.broken_rows:
-                    broken.append(BrokenRow(row=step.row, message="no finite logits"))
-                context = self.context(step.row)
-                assert GARBAGE not in context, "a row reads KV that nobody wrote"
-                if row.output_ids is not None:
-                    assert row.prompt_ids in (None, context[: row.num_prompt_tokens])
-                    assert row.output_ids == context[row.num_prompt_tokens :], "the row lost or repeated an output id"
-                    row.output_ids.append(next_token(context))
-                row.last_token = next_token(context)
-                sampled.append(row.last_token)
+        for index, page in zip(bytes_to_ids(plan.grown_rows), bytes_to_ids(plan.grown_page_ids), strict=True):
+            assert index in decodes, "a row gets a page and does not decode"
+            self.rows[index].pages.append(page)
+        elapsed_s = self.seconds_per_step + len(decodes) * self.seconds_per_token
+        for index in decodes:
+            last_token = self.rows[index].last_token
+            assert last_token is not None, "decode before a token was sampled"
+            self._compute(index, [last_token])
+            sampled.append(index)
+        self.decoded_tokens += len(decodes)
+        for chunk in plan.chunks:
+            row = self.rows[chunk.row]
+            row.pages += bytes_to_ids(chunk.page_ids)
+            token_ids = bytes_to_ids(chunk.token_ids)
+            assert token_ids
+            self.prefilled_tokens += len(token_ids)
+            looked_at = row.length + len(token_ids) / 2
+            elapsed_s += len(token_ids) * (self.seconds_per_token + looked_at * self.seconds_per_context_token)
+            scored += self._scored(chunk.row, row, len(token_ids))
+            self._compute(chunk.row, token_ids)
+            if chunk.is_sampled:
+                sampled.append(chunk.row)
         return StepResult(
             step=plan.step,
-            token_ids=ids_to_bytes(sampled),
-            logprobs=tuple(b"" for _ in sampled),
+            token_ids=ids_to_bytes(self._sample(index) for index in sampled),
+            logprobs=tuple(self._logprob(index) for index in sampled) if self._is_logprob_asked(sampled) else (),
             prompt_logprobs=tuple(scored),
-            broken=tuple(broken),
-            elapsed_s=0.01 + num_tokens * self.seconds_per_token,
+            broken=tuple(BrokenRow(row=row, message="no finite logits") for row in sampled if row in self.broken_rows),
+            elapsed_s=elapsed_s,
         )
+
+    def _compute(self, index: int, token_ids: list[int]) -> None:
+        row = self.rows[index]
+        for token in token_ids:
+            page, slot = divmod(row.length, self.page_tokens)
+            assert page < len(row.pages), "no page for a token"
+            self.slots[row.pages[page], slot] = token
+            row.length += 1
+
+    def _sample(self, index: int) -> int:
+        row, context = self.rows[index], self.context(index)
+        assert GARBAGE not in context, "a row reads KV that nobody wrote"
+        token = next_token(context)
+        if row.output_ids is not None:
+            assert row.prompt_ids in (None, context[: row.num_prompt_tokens])
+            assert row.output_ids == context[row.num_prompt_tokens :], "the row lost or repeated an output id"
+            row.output_ids.append(token)
+        row.last_token = token
+        return token
+
+    def _is_logprob_asked(self, rows: list[int]) -> bool:
+        return any(self.rows[row].has_logprobs for row in rows)
+
+    def _logprob(self, row: int) -> bytes:
+        """The token as logprob, where one was asked."""
+        token = self.rows[row].last_token
+        return pack_logprobs(float(token or 0)) if self.rows[row].has_logprobs else b""
 
     def _scored(self, index: int, row: Row, num_new_tokens: int) -> list[PromptLogprobs]:
         """Position as logprob, so that a missing or repeated one is seen."""

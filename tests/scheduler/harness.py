@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from radix.cache import Namespace
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.leave import fail_stalled
@@ -28,6 +29,7 @@ class Harness:
     sent: deque[StepPlan] = field(default_factory=deque)
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     prompt_logprobs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    num_logprobs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     reuses: dict[str, messages.Reuse] = field(default_factory=dict)
     terminal: dict[str, messages.Done | messages.Refused] = field(default_factory=dict)
     now_s: float = 0.0
@@ -40,13 +42,21 @@ class Harness:
         max_new_tokens: int | None = 4,
         stop_token_ids: tuple[int, ...] = (),
         salt: str = "",
+        priority: int = 0,
         **more: Any,  # noqa: ANN401 - sampling parameters of any type
     ) -> None:
         sampling = SamplingParams(
             max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids, **more
         )
-        message = messages.Submit(request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt)
+        message = messages.Submit(
+            request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt, priority=priority
+        )
         self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
+
+    def expect_outputs_of(self, num_tokens: int) -> None:
+        """As if many requests had ended after so many tokens."""
+        for _ in range(500):
+            self.state.output_length.observe(Namespace("fake", None, ""), num_tokens, is_cut=False)
 
     def send_plan(self) -> StepPlan | None:
         depth = 2 if self.state.config.overlap else 1
@@ -82,17 +92,27 @@ class Harness:
             match reply.message:
                 case messages.Tokens() as tokens:
                     assert tokens.request_id not in self.terminal, "tokens after the end"
-                    self.outputs[tokens.request_id] += bytes_to_ids(tokens.token_ids)
+                    token_ids = bytes_to_ids(tokens.token_ids)
+                    self.outputs[tokens.request_id] += token_ids
+                    assert [unpack_logprobs(entry)[0] for entry in tokens.logprobs] in ([], token_ids)
+                    self.num_logprobs[tokens.request_id] += len(tokens.logprobs)
                     told = [unpack_logprobs(entry)[0] for entry in tokens.prompt_logprobs]
                     self.prompt_logprobs[tokens.request_id] += told
                     if tokens.reuse is not None:
                         assert tokens.request_id not in self.reuses, "reuse figures were told twice"
                         self.reuses[tokens.request_id] = tokens.reuse
+                case messages.StepTokens() as step:
+                    for request_id, token_id in zip(step.request_ids, bytes_to_ids(step.token_ids), strict=True):
+                        assert request_id not in self.terminal, "tokens after the end"
+                        self.outputs[request_id].append(token_id)
                 case messages.Done() | messages.Refused() as ended:
                     assert ended.request_id not in self.terminal, f"{ended.request_id} ended twice"
                     self.terminal[ended.request_id] = ended
                 case other:
                     raise AssertionError(f"unexpected message {other}")
+
+    def waiting_ids(self) -> set[str]:
+        return {request.request_id for request in self.state.waiting}
 
     def check(self) -> None:
         self.state.cache.check()
@@ -100,7 +120,12 @@ class Harness:
         open_rows = {running.row for running in state.running.values()}
         assert len(open_rows) == len(state.running)
         assert sorted([*open_rows, *state.free_rows]) == list(range(state.config.max_running))
-        assert not set(state.waiting) & set(state.running)
+        assert not self.waiting_ids() & set(state.running)
+        for row, running in [*state.prefilling.items(), *state.decoding.items()]:
+            assert running.row == row
+            assert running.is_live
+        assert not state.prefilling.keys() & state.decoding.keys()
+        assert state.promised_pages == sum(running.promised_pages for running in state.running.values())
 
 
 def make_harness(

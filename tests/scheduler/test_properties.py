@@ -26,7 +26,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         overlap=st.booleans(),
         max_running=st.integers(1, 6),
         prefill_tokens=st.sampled_from([1, 5, 16, 8192]),
-        policy=st.sampled_from(["longest-prefix", "fcfs"]),
+        policy=st.sampled_from(["longest-prefix", "fcfs", "depth-first"]),
     )
     def start(
         self,
@@ -54,6 +54,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "other"]),
         penalty=st.sampled_from([1.0, 1.5]),
         logprobs_from=st.sampled_from([None, None, 0, 9]),
+        priority=st.integers(0, 1),
     )
     def submit(
         self,
@@ -65,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt: str,
         penalty: float,
         logprobs_from: int | None,
+        priority: int,
     ) -> None:
         prompt = prefix[:prefix_tokens] + suffix
         request_id = f"r{self.num_submitted}"
@@ -75,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_new_tokens=max_new_tokens,
             stop_token_ids=tuple(stop),
             salt=salt,
+            priority=priority,
             repetition_penalty=penalty,
             prompt_logprobs_from=logprobs_from,
         )
@@ -84,7 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_finish=st.booleans())
     def cancel_or_finish(self, data: st.DataObject, is_finish: bool) -> None:
-        ids = [*self.harness.state.running, *self.harness.state.waiting, "unknown"]
+        ids = [*self.harness.state.running, *sorted(self.harness.waiting_ids()), "unknown"]
         request_id = data.draw(st.sampled_from(ids))
         end = intake.finish if is_finish else intake.cancel
         self.harness.take(end(self.harness.state, request_id))
@@ -121,7 +124,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         state, terminal = self.harness.state, self.harness.terminal
-        open_ids = {*state.running, *state.waiting}
+        open_ids = {*state.running, *self.harness.waiting_ids()}
         assert not open_ids & terminal.keys()
         assert open_ids | terminal.keys() == self.wanted.keys()
 

@@ -220,6 +220,25 @@ async def test_the_salt_travels_under_both_names(server: Server, http: aiohttp.C
     assert salts == ["tenant", "tenant"]
 
 
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
+async def test_the_priority_travels_from_every_route(server: Server, http: aiohttp.ClientSession, route: str) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    prompt = {"/generate": {"text": "x"}, "/v1/completions": {"prompt": "x"}}.get(route, {"messages": messages})
+    async with http.post(route, json={**prompt, "priority": -7}) as response:
+        assert response.status == 200
+    submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
+    assert submit.priority == -7
+
+
+async def test_wishes_to_keep_the_cache_travel_and_are_none_by_default(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    await _generate(http, text="x", rid="a", cache_priority=2, cache_ttl_s=30)
+    await _generate(http, text="x", rid="b")
+    submits = [message for message in server.scheduler.received if isinstance(message, Submit)]
+    assert [(submit.cache_priority, submit.cache_ttl_s) for submit in submits] == [(2, 30.0), (0, 0.0)]
+
+
 @pytest.mark.parametrize("text", ["", "héllo", "日本語", "👩‍👩‍👧"])
 async def test_multibyte_text_survives_a_stream_of_single_bytes(
     server: Server, http: aiohttp.ClientSession, text: str

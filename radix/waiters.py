@@ -1,0 +1,379 @@
+"""Who waits for which prefix, laid over the tree: what of it is cached, who comes first, who follows whom.
+
+A trie of its own holds the prefixes that are waited for. Where the cached part of a branch ends, the tree's node is
+known (a *halt*), and the tree reports what grows, goes or is cut there. So a commit costs O(branches that it reaches),
+however many wait behind them, and nothing is matched twice. Knows no requests and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+
+from .branch import AGE, RANK, VIEWS, Branch, Key, Listing, Waiter
+from .node import TOKEN_BYTES, Namespace, Node, common_run
+
+__all__ = ["AGE", "RANK", "Waiter", "Waiters"]
+
+
+class Waiters:
+    """The trie of prefixes that are waited for, one root per namespace.
+
+    `pending_tokens` counts the tokens of whole pages that are to be computed before all have what they wait for: what
+    several want counts once, and also what leaders are computing.
+
+    >>> waiters = Waiters(page_tokens=1)
+    >>> namespace, tree = Namespace("m", None, ""), Node(None, 0, bytearray(), [], 0)
+    >>> first, second = Waiter(((), 1), (1,)), Waiter(((), 2), (2,))
+    >>> waiters.enter(namespace, b"aaaabbbb", first, tree); waiters.enter(namespace, b"aaaacccc", second, tree)
+    >>> list(waiters.in_order(RANK)) == [first, second], waiters.cached_tokens(second)
+    (True, 0)
+    """
+
+    def __init__(self, *, page_tokens: int) -> None:
+        self.page_tokens = page_tokens
+        self.roots: dict[Namespace, Branch] = {}
+        self.halts: dict[Node, dict[int, Branch]] = {}
+        self.pending_tokens = 0
+        self._contests = (Listing(RANK), Listing(AGE))
+
+    # --- asking
+
+    def in_order(self, view: int) -> Iterator[Waiter]:
+        """Give the waiters by `RANK` or by `AGE`, without those whose next page a leader computes.
+
+        O(log n) for each taken; nothing may change in between.
+        """
+        serials = count()
+        ahead: list[tuple[Key, int, Listing, int, Branch | None]] = []
+
+        def look(listing: Listing, index: int, halt: Branch | None) -> None:
+            found = listing.at(index)
+            if found is not None:
+                key = found[0].key if halt is None else _key_at(halt, view, found[0].key)
+                heappush(ahead, (key, next(serials), listing, index, halt))
+
+        look(self._contests[view], 0, None)
+        while ahead:
+            _, _, listing, index, halt = heappop(ahead)
+            found = listing.at(index)
+            assert found is not None
+            entry, counts = found
+            look(listing, 2 * index + 1, halt)
+            look(listing, 2 * index + 2, halt)
+            if not counts:
+                continue
+            if isinstance(entry.listed, Waiter):
+                yield entry.listed
+            else:
+                look(entry.listed.contests[view], 0, halt or entry.listed)
+
+    def cached_tokens(self, waiter: Waiter) -> int:
+        """Count the tokens in whole cached pages at the start of what `waiter` waits for. O(branches above it)."""
+        assert waiter.branch is not None
+        return next(branch.cached for branch in waiter.branch.up() if branch.is_reached)
+
+    def is_following(self, waiter: Waiter) -> bool:
+        """Tell whether the page that `waiter` needs next is being computed by a leader."""
+        return self.shared_tokens(waiter) is not None
+
+    def shared_tokens(self, waiter: Waiter) -> int | None:
+        """Count the tokens up to the end of the page that a leader computes for `waiter`; None without a leader."""
+        assert waiter.branch is not None
+        for branch in waiter.branch.up():
+            if branch.is_covered:
+                return None
+            if branch.is_reached or (branch.parent is not None and branch.parent.is_covered):
+                return branch.cached + self.page_tokens if branch.num_leaders else None
+        return None
+
+    # --- coming and going
+
+    def enter(self, namespace: Namespace, key: bytes, waiter: Waiter, tree_root: Node | None) -> None:
+        """Give `waiter` a place at the end of `key`, whole pages that it wants or, as a leader, computes.
+
+        O(len(key)). `tree_root` is the namespace's root in the tree, where it has one.
+        """
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Branch(None, 0, bytearray(), 0)
+        root.place = tree_root
+        branch, depth = self._descend(root, key)
+        if depth < branch.end:
+            branch = self._split(branch, depth)
+        if depth * TOKEN_BYTES < len(key):
+            branch = self._grow(branch, key[depth * TOKEN_BYTES :])
+        branch.members[waiter] = None
+        waiter.branch = branch
+        if waiter.is_leader:
+            for each in branch.up():
+                each.num_leaders += 1
+        else:
+            self._list(waiter)
+        self._announce(branch)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Take `waiter` out; once it has left this does nothing. The followers of a leader may be tried at once."""
+        branch = waiter.branch
+        if branch is None:
+            return
+        waiter.branch = None
+        waiter.entries = [None, None]
+        del branch.members[waiter]
+        if waiter.is_leader:
+            for each in branch.up():
+                each.num_leaders -= 1
+        self._announce(self._pruned(branch))
+
+    # --- what the tree reports
+
+    def grown(self, node: Node, depth: int, page_key: bytes) -> None:
+        """Take notice of pages behind `depth`, the end of `node` until now; the first has the tokens `page_key`."""
+        halts = self.halts.get(node)
+        branch = halts.get(depth) if halts else self._root_at(node) if depth == 0 else None
+        if branch is None:
+            return
+        if not branch.is_covered:
+            self._reach(branch)
+        elif (child := branch.children.get(page_key)) is not None:
+            self._reach(child)
+
+    def split(self, lower: Node, upper: Node) -> None:
+        """Take notice of a new node `upper` that holds the first part of what `lower` held."""
+        halts = self.halts.pop(lower, {})
+        for depth, branch in halts.items():
+            self._place(branch, upper if depth <= upper.end else lower, depth)
+
+    def shrunk(self, node: Node) -> None:
+        """Take notice that `node` has lost pages at its end, but not all."""
+        halts = self.halts.get(node)
+        if halts:
+            end = node.end
+            self._retreat([halts.pop(depth) for depth in list(halts) if depth > end], node, end)
+
+    def removed(self, node: Node, parent: Node) -> None:
+        """Take notice that `node`, a leaf below `parent`, is gone."""
+        halts = self.halts.pop(node, None)
+        if halts:
+            self._retreat(halts.values(), parent, node.start)
+
+    def lost(self, top: Node, parent: Node | None) -> None:
+        """Take notice that `top` and all below it are about to go; nobody leads any more, since leases are stale."""
+        halts = [branch for node in top.walk() for branch in self.halts.pop(node, {}).values()]
+        self._retreat(halts, parent, top.start)
+        for root in list(self.roots.values()):
+            if root.num_leaders:
+                leaders = [each for branch in root.walk() for each in branch.members if each.is_leader]
+                for leader in leaders:
+                    self.leave(leader)
+
+    def _root_at(self, node: Node) -> Branch | None:
+        root = self.roots.get(node.namespace) if node.namespace else None
+        if root is not None:
+            root.place = node
+        return root
+
+    # --- how far the cached part reaches
+
+    def _reach(self, top: Branch) -> None:
+        """Look how far the tree holds `top`, and the branches below that it comes to."""
+        reached = [top]
+        stack = [top]
+        while stack:
+            branch = stack.pop()
+            place = branch.place or (branch.parent.place if branch.parent else None)
+            if place is None:
+                continue
+            place, depth = self._run(place, branch)
+            if depth == branch.cached:
+                continue
+            self._place(branch, place, depth)
+            reached.append(branch)
+            if branch.is_covered:
+                stack += self._next_children(branch)
+        for branch in reversed(reached):
+            self._announce(branch)
+        if top.parent is not None:
+            self._announce(top.parent)
+
+    def _next_children(self, branch: Branch) -> list[Branch]:
+        """Find the children of a covered branch whose first page the tree holds."""
+        node, children = branch.place, branch.children
+        if node is None:
+            return []
+        if branch.end == node.end:
+            fewer: Iterable[bytes] = children if len(children) < len(node.children) else node.children
+            return [children[key] for key in fewer if key in children and key in node.children]
+        first = (branch.end - node.start) * TOKEN_BYTES
+        child = children.get(bytes(node.key[first : first + self.page_tokens * TOKEN_BYTES]))
+        return [child] if child is not None else []
+
+    def _run(self, node: Node, branch: Branch) -> tuple[Node, int]:
+        """Follow the tree from `branch.cached`, in `node`, along the branch; where the run of equal pages ends."""
+        depth, start, key = branch.cached, branch.start, bytes(branch.key)
+        while (depth - start) * TOKEN_BYTES < len(key):
+            offset = (depth - start) * TOKEN_BYTES
+            if depth == node.end:
+                child = node.children.get(key[offset : offset + self.page_tokens * TOKEN_BYTES])
+                if child is None:
+                    break
+                node = child
+            run = common_run(node.key, (depth - node.start) * TOKEN_BYTES, key, offset) // TOKEN_BYTES
+            depth += run - run % self.page_tokens
+            if depth < node.end:
+                break
+        return node, depth
+
+    def _place(self, branch: Branch, node: Node, depth: int) -> None:
+        """Note that the cached part of `branch` ends at `depth`, in `node`."""
+        if branch.place is not None and (halts := self.halts.get(branch.place)) is not None:
+            if halts.get(branch.cached) is branch:
+                del halts[branch.cached]
+            if not halts:
+                del self.halts[branch.place]
+        if depth != branch.cached:
+            branch.entries = [None, None]
+        self.pending_tokens -= depth - branch.cached
+        branch.cached, branch.place = depth, node
+        self.halts.setdefault(node, {})[depth] = branch
+
+    def _unplace(self, branch: Branch) -> None:
+        """Note that nothing of `branch` is cached."""
+        if branch.place is not None and branch.parent is not None:
+            halts = self.halts.get(branch.place, {})
+            if halts.get(branch.cached) is branch:
+                del halts[branch.cached]
+                if not halts:
+                    del self.halts[branch.place]
+        branch.entries = [None, None]
+        self.pending_tokens += branch.cached - branch.start
+        branch.cached, branch.place = branch.start, None
+
+    def _retreat(self, branches: Iterable[Branch], node: Node | None, depth: int) -> None:
+        """Pull the cached parts of `branches`, no longer in `halts`, back to `depth`, in `node`."""
+        branches = list(branches)
+        for branch in branches:
+            if branch.start < depth and node is not None:
+                branch.place = None
+                self._place(branch, node, depth)
+            else:
+                self._unplace(branch)
+        for branch in branches:
+            self._announce(branch)
+
+    # --- the shape of the trie
+
+    def _descend(self, root: Branch, key: bytes) -> tuple[Branch, int]:
+        """Find the branch in which the part of `key` that others want too ends, and where."""
+        branch, depth = root, 0
+        page_bytes = self.page_tokens * TOKEN_BYTES
+        while depth == branch.end:
+            offset = depth * TOKEN_BYTES
+            child = branch.children.get(key[offset : offset + page_bytes])
+            if child is None:
+                break
+            branch = child
+            run = common_run(branch.key, 0, key, offset) // TOKEN_BYTES
+            depth += run - run % self.page_tokens
+        return branch, depth
+
+    def _grow(self, parent: Branch, key: bytes) -> Branch:
+        branch = Branch(parent, parent.end, bytearray(key), parent.end)
+        parent.children[key[: self.page_tokens * TOKEN_BYTES]] = branch
+        self.pending_tokens += branch.end - branch.start
+        if parent.is_covered:
+            self._reach(branch)
+        return branch
+
+    def _split(self, lower: Branch, depth: int) -> Branch:
+        """Cut `lower` at `depth`: a new branch takes what is above; returns it."""
+        parent, place, cached, pending_tokens = lower.parent, lower.place, lower.cached, self.pending_tokens
+        assert parent is not None
+        num_bytes = (depth - lower.start) * TOKEN_BYTES
+        upper = Branch(parent, lower.start, lower.key[:num_bytes], lower.start, num_leaders=lower.num_leaders)
+        parent.children[self._first_page(upper)] = upper
+        if cached <= depth:
+            self._unplace(lower)
+        lower.parent, lower.start, lower.key = upper, depth, lower.key[num_bytes:]
+        lower.cached = max(cached, depth)
+        lower.entries = [None, None]
+        upper.children[self._first_page(lower)] = lower
+        if place is not None:
+            end = min(cached, depth)
+            while end <= place.start and place.parent is not None:
+                place = place.parent
+            self._place(upper, place, end)
+        self.pending_tokens = pending_tokens
+        self._announce(lower)
+        return upper
+
+    def _pruned(self, branch: Branch) -> Branch:
+        """Drop `branch` and those above it as far as nobody is left in them; returns the lowest one that stays."""
+        while branch.parent is not None and not branch.members and not branch.children:
+            parent = branch.parent
+            del parent.children[self._first_page(branch)]
+            self._unplace(branch)
+            self.pending_tokens -= branch.end - branch.start
+            branch = parent
+        if branch.parent is None:
+            if not branch.members and not branch.children:
+                branch.entries = [None, None]
+                self.roots = {namespace: root for namespace, root in self.roots.items() if root is not branch}
+        elif not branch.members and len(branch.children) == 1:
+            return self._join(branch)
+        return branch
+
+    def _join(self, upper: Branch) -> Branch:
+        """Undo a split: the one child of `upper` takes in what is above it; returns that child."""
+        (lower,) = upper.children.values()
+        parent, place, cached, pending_tokens = upper.parent, upper.place, upper.cached, self.pending_tokens
+        assert parent is not None
+        self._unplace(upper)
+        if lower.is_reached:
+            place, cached = lower.place, lower.cached
+            self._unplace(lower)
+        lower.parent, lower.start, lower.key = parent, upper.start, upper.key + lower.key
+        lower.cached, lower.place = lower.start, None
+        lower.entries = [None, None]
+        parent.children[self._first_page(lower)] = lower
+        if place is not None:
+            self._place(lower, place, cached)
+        self.pending_tokens = pending_tokens
+        return lower
+
+    def _first_page(self, branch: Branch) -> bytes:
+        return bytes(branch.key[: self.page_tokens * TOKEN_BYTES])
+
+    # --- who comes first
+
+    def _list(self, waiter: Waiter) -> None:
+        assert waiter.branch is not None
+        waiter.branch.contests[RANK].add(waiter.rank, waiter, waiter)
+        waiter.branch.contests[AGE].add(waiter.age, waiter, waiter)
+
+    def _announce(self, branch: Branch) -> None:
+        """Carry who is first in `branch` up to where it competes: at the first branch with a cached part."""
+        for each in branch.up():
+            for view in VIEWS:
+                best = each.contests[view].best() if each.is_open else None
+                told = each.entries[view]
+                if best is None:
+                    each.entries[view] = None
+                elif told is None or told.first is not best.first:
+                    self._tell(each, view, best.first)
+            if each.is_reached:
+                return
+
+    def _tell(self, branch: Branch, view: int, first: Waiter) -> None:
+        key: Key = first.age if view == AGE else first.rank
+        if branch.is_reached:
+            self._contests[view].add(_key_at(branch, view, key), branch, first)
+        else:
+            assert branch.parent is not None
+            branch.parent.contests[view].add(key, branch, first)
+
+
+def _key_at(halt: Branch, view: int, key: Key) -> Key:
+    """Turn a key among those with equally much cached into one among all."""
+    return key if view == AGE else (key[0], -halt.cached, key[1])

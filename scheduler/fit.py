@@ -1,0 +1,74 @@
+"""Whether a request fits: the pages it is expected to need, beside those that running requests are promised."""
+
+from __future__ import annotations
+
+from .output_length import Estimate
+from .request import Request, Running
+from .state import State
+
+
+def lease_if_fits(state: State, request: Request) -> Running | None:
+    """Pin the request's prefix and take a row, if its pages and those promised to running requests can be had.
+
+    Where nothing runs there is nobody to wait for: then it need only begin. A retracted request therefore stays out
+    until what it's expected to need is there, and that is more with every retraction.
+    """
+    known = request.num_tokens
+    lease = state.cache.lease(
+        request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens, hints=request.hints
+    )
+    lengths = state.output_length.of(request.namespace)
+    expected_pages = _expected_pages(state, request, lengths)
+    if state.running:
+        needed = expected_pages - len(lease.page_ids) + state.promised_pages
+    else:
+        needed = _pages_of(state, known + 1) - len(lease.page_ids)
+    if needed > state.cache.free_pages + state.cache.evictable_pages:
+        state.cache.release(lease, request.token_ids[:0])
+        return None
+    running = Running(
+        request=request,
+        row=state.free_rows.pop(),
+        lease=lease,
+        target_tokens=known,
+        computed_tokens=lease.cached_tokens,
+        planned_tokens=lease.cached_tokens,
+        last_tokens=request.prompt_tokens + request.max_new_tokens - 1,
+        page_end_tokens=_pages_of(state, known) * state.cache.page_tokens,
+        lengths=lengths,
+        promised_pages=expected_pages - len(lease.page_ids),
+    )
+    state.promised_pages += running.promised_pages
+    state.prefilling[running.row] = running
+    return running
+
+
+def promise(state: State, running: Running) -> None:
+    """Estimate again, after it got pages, how many more a running request will need: what goes on tends to go on."""
+    expected_pages = _expected_pages(state, running.request, running.lengths)
+    promised_pages = max(0, expected_pages - len(running.lease.page_ids))
+    state.promised_pages += promised_pages - running.promised_pages
+    running.promised_pages = promised_pages
+
+
+def _expected_pages(state: State, request: Request, lengths: Estimate) -> int:
+    """Pages for prompt and expected output; the last token of an output needs no place."""
+    expected = lengths.expected_tokens(
+        output_tokens=len(request.output),
+        max_new_tokens=request.max_new_tokens,
+        num_retractions=request.num_retractions,
+    )
+    return _pages_of(state, max(request.num_tokens, request.prompt_tokens + expected - 1))
+
+
+def _pages_of(state: State, num_tokens: int) -> int:
+    return -(-num_tokens // state.cache.page_tokens)
+
+
+def can_fit(state: State, request: Request, *, matched_tokens: int) -> bool:
+    """Whether a lease is worth a try: false only where `lease_if_fits` would find too few pages."""
+    if not state.running:
+        return True
+    expected_pages = _expected_pages(state, request, state.output_length.of(request.namespace))
+    needed = expected_pages - matched_tokens // state.cache.page_tokens + state.promised_pages
+    return needed <= state.cache.free_pages + state.cache.evictable_pages
