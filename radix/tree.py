@@ -19,6 +19,9 @@ from .waiters import Waiters
 
 FORK_LOOK = 8
 
+JOINED_BYTES = 1 << 18
+"""An edge and its only child become one edge up to this length: copying it costs some microseconds."""
+
 
 class Position(NamedTuple):
     """A place in the tree: `depth` tokens from the root, inside `node` or at its end."""
@@ -284,7 +287,10 @@ class RadixTree:
             if not node.is_donor:
                 policy.evicted(queue.head_rank)
             if count == len(node.pages):
+                parent = node.parent
                 self._remove(node)
+                if parent is not None and len(parent.children) == 1:
+                    self._join_only_child(parent)
             else:
                 del node.pages[-count:], node.key[-count * self.page_bytes :]
                 self.waiters.shrunk(node)
@@ -342,6 +348,27 @@ class RadixTree:
             parent.inherit(node)
         self.queue.add(parent)
         self._drop_root_if_empty(parent)
+
+    def _join_only_child(self, upper: Node) -> None:
+        """Make one edge of `upper` and its only child, unless something is known of `upper` alone.
+
+        The child stays and grows upwards, as a split grows a node above it: positions in it stay valid.
+        """
+        (child,) = upper.children.values()
+        if upper.parent is None or upper.ends or child.is_donor or upper.used_at > child.used_at:
+            return
+        if len(upper.key) + len(child.key) > JOINED_BYTES:
+            return
+        self._unlink(upper)
+        child.inherit(upper)
+        child.parent, child.start = upper.parent, upper.start
+        child.key, child.pages = upper.key + child.key, upper.pages + child.pages
+        child.pinned_pages += upper.pinned_pages
+        upper.pages = pages_of()
+        upper.children.clear()
+        upper.forks.clear()
+        self._link(child)
+        self.waiters.joined(upper, child)
 
     def _drop_root_if_empty(self, node: Node) -> None:
         if node.namespace is not None and not (node.children or node.is_pinned or node.is_detached):

@@ -145,6 +145,11 @@ class Waiters:
         for depth, branch in halts.items():
             self._place(branch, upper if depth <= upper.end else lower, depth)
 
+    def joined(self, gone: Node, kept: Node) -> None:
+        """Take notice that `kept` has taken in all that `gone` held."""
+        for depth, branch in self.halts.pop(gone, {}).items():
+            self._place(branch, kept, depth)
+
     def shrunk(self, node: Node) -> None:
         """Take notice that `node` has lost pages at its end, but not all."""
         halts = self.halts.get(node)

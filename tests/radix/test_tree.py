@@ -144,3 +144,19 @@ def test_the_tail_of_an_old_donor_among_many_does_not_take_its_place() -> None:
         serve(cache, tail)
     assert len(nodes(cache)) == len(tails)
     assert cache.cached_pages == len(tails)
+
+
+def test_an_edge_whose_other_branch_was_evicted_is_one_edge_again_and_leases_stay_where_they_were() -> None:
+    cache = PrefixCache(num_pages=14, page_tokens=4)
+    serve(cache, range(16))
+    serve(cache, [*range(8), *range(60, 68)])
+    lease = cache.lease(CHAT, ids([*range(8), *range(60, 68)]), max_reuse_tokens=12)
+    taking = cache.lease(CHAT, ids([99]), max_reuse_tokens=0)
+    cache.extend(taking, 10 * 4)
+    cache.check()
+    assert [len(node.pages) for node in nodes(cache)] == [4]
+    assert cache.match_pages(CHAT, ids([*range(8), *range(60, 68)])) == 16
+    assert cache.evictable_pages == 1
+    cache.release(lease, ids([*range(8), *range(60, 64)]))
+    cache.check()
+    assert cache.evictable_pages == 4
