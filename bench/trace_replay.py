@@ -10,6 +10,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radix.cache import Namespace, PrefixCache
+from radix.eviction.cost_aware import ATTENTION_TOKENS, CostAware
 from radix.eviction.policy import Policy
 
 from .command import CannotMeasure
@@ -96,6 +98,8 @@ def unlimited_blocks(trace: Trace) -> int:
 def rows(trace: Trace, policies: dict[str, Callable[[int], Policy]], pools: Iterable[int]) -> Iterable[str]:
     """A table of hit rates, one line a policy."""
     pools = [*pools, unlimited_blocks(trace)]
+    # A page holds one token here and stands for many.
+    policies = {**policies, "cost": partial(CostAware, attention_tokens=ATTENTION_TOKENS / trace.block_tokens)}
     yield "policy".ljust(16) + "".join(f"{pool:>10,}" for pool in pools[:-1]) + " unlimited"
     for name, policy in policies.items():
         rates = (hit_percent(trace, policy, pool_blocks=pool) for pool in pools)

@@ -23,8 +23,9 @@ class CostAware:
     (3.0, 1.0, 2.0)
     """
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(self, num_pages: int, *, attention_tokens: float = ATTENTION_TOKENS) -> None:
         self.num_pages = num_pages
+        self.attention_tokens = attention_tokens
         self._clock = 0.0
 
     def moment(self, num_pages: int) -> float:
@@ -41,4 +42,4 @@ class CostAware:
 
     def cost(self, depth: int) -> float:
         """What computing a token at `depth` costs again, in tokens at depth 0: linear, and attention over the rest."""
-        return 1 + depth / ATTENTION_TOKENS
+        return 1 + depth / self.attention_tokens
