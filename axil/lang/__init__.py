@@ -1,0 +1,1 @@
+"""Programs of many dependent calls, written in plain Python. The names stand in `axil`."""

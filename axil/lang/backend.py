@@ -1,0 +1,180 @@
+"""What a program needs of the place that answers its calls: one protocol and the values that cross it.
+
+Knows no HTTP and no engine; those stand in `backends/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .errors import WrongUse
+from .home import Home
+from .turns import Turns
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What is to be continued: plain `text`, or a chat whose open turn of `role` has `text` so far.
+
+    >>> Prompt(text="Once").key
+    'Once'
+    """
+
+    text: str
+    role: Role | None = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A string that orders prompts so that those with a common beginning stand side by side."""
+        if self.role is None:
+            return self.text
+        turns = "".join(f"{message.role}\x00{message.content}\x00" for message in self.messages)
+        return f"{turns}{self.role}\x00{self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How a call wants its tokens chosen; None leaves it to the backend.
+
+    `regex` and `json_schema` force the answer's form. `num_top_logprobs` None means no logprobs.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+    num_top_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of an answer with its logprob and the most likely tokens in its place, as text."""
+
+    text: str | None
+    logprob: float
+    top: tuple[tuple[str | None, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of a call; `cached_tokens` is None where the backend doesn't tell."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back from a call: one text for each of its `n` samples."""
+
+    texts: tuple[str, ...]
+    finish_reasons: tuple[str, ...]
+    usage: Usage
+    logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """The tokens of one choice, as a continuation of a prompt, with their logprobs."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """All choices of a prompt, each scored from the first token at which any of them departs from the prompt's."""
+
+    choices: tuple[Scored, ...]
+    usage: Usage
+
+
+class Backend(Protocol):
+    """A place that answers calls. Its coroutines all run on one event loop, and one call's failure hurts no other.
+
+    Each raises `AxilError` when a call can't be answered; `Unsupported` when it never can be, here.
+    """
+
+    @property
+    def home(self) -> Home:
+        """The event loop that its coroutines run on."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Lets its calls go, at most so many at a time, in an order that suits the tree."""
+        ...
+
+    async def generate(self, prompt: Prompt, wish: Wish, put: Callable[[str], None] | None) -> Answer:
+        """Continue a prompt; `put`, if given, takes the first sample's text, piece by piece, as it grows."""
+        ...
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        """Give the logprobs of each choice's tokens behind the prompt."""
+        ...
+
+    async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
+        """Give the logprobs of each list's tokens with nothing before them; that of a first token counts as 0."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what answering calls has opened on this event loop."""
+        ...
+
+
+_current: ContextVar[Backend | None] = ContextVar("axil_backend", default=None)
+
+
+@contextmanager
+def use_backend(backend: Backend) -> Iterator[None]:
+    """Answer the calls of all programs that are run inside this `with` by `backend`. Threads don't share it."""
+    token = _current.set(backend)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_backend() -> Backend:
+    """The innermost `use_backend`'s.
+
+    Raises:
+        WrongUse: there is none.
+    """
+    backend = _current.get()
+    if backend is None:
+        raise WrongUse(
+            "no backend has been chosen. Run the program inside `with axil.use_backend(…)`, or use"
+            " `program.using(backend=…)`."
+        )
+    return backend

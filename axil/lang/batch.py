@@ -1,0 +1,95 @@
+"""Many runs of a program at a time, and their results together."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import queue
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from tqdm import tqdm
+
+from .errors import WrongUse
+from .home import Home
+from .report import Report
+from .result import Result
+
+R = TypeVar("R")
+
+
+class Batch(Sequence[Result[R]], Generic[R]):
+    """The results of a batch, in the order of its items."""
+
+    def __init__(self, results: list[Result[R]]) -> None:
+        self._results = results
+        self._clock = Report()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @overload
+    def __getitem__(self, key: int) -> Result[R]: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[Result[R]]: ...
+
+    def __getitem__(self, key: int | slice) -> Result[R] | list[Result[R]]:
+        return self._results[key]
+
+    @property
+    def report(self) -> Report:
+        """What all runs have cost together; its seconds are those of the whole batch."""
+        return Report.of([result.report for result in self._results], self._clock)
+
+    @property
+    def errors(self) -> list[tuple[int, Exception]]:
+        """The runs that failed, by number."""
+        return [(i, error) for i, result in enumerate(self._results) if (error := result.error) is not None]
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self._clock.end()
+
+
+def run_all(
+    home: Home, work: Sequence[Callable[[], Coroutine[Any, Any, None]]], concurrency: int, *, is_shown: bool
+) -> Iterator[int]:
+    """Run coroutines on the loop, `concurrency` at a time, and give each one's number as it ends; they don't fail.
+
+    Leaving the iteration cancels the rest.
+    """
+    ended: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+    context = contextvars.copy_context()
+
+    async def one(i: int, room: asyncio.Semaphore) -> None:
+        try:
+            await work[i]()
+        finally:
+            room.release()
+            ended.put(i)
+
+    async def all_of_them() -> None:
+        room = asyncio.Semaphore(concurrency)
+        async with asyncio.TaskGroup() as group:
+            for i in range(len(work)):
+                await room.acquire()
+                group.create_task(one(i, room), context=context.copy())
+
+    def tell_failure(running: concurrent.futures.Future[None]) -> None:
+        if running.cancelled() or running.exception() is not None:
+            ended.put(WrongUse("the backend was closed while a batch was running."))
+
+    running = home.start(all_of_them())
+    running.add_done_callback(tell_failure)
+    try:
+        with tqdm(total=len(work), desc="programs", disable=not is_shown) as bar:
+            for _ in range(len(work)):
+                i = ended.get()
+                if isinstance(i, BaseException):
+                    raise i
+                bar.update()
+                yield i
+    finally:
+        running.cancel()

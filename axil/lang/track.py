@@ -1,0 +1,332 @@
+"""A state's prompt as it grows: applies what a program has added, in order, and makes its calls.
+
+Works on the backend's event loop; the program appends operations from wherever it runs. Knows no program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from wire.errors import AxilError
+
+from .backend import Answer, Backend, Message, Prompt, Role, Wish
+from .choices import greedy_choice, length_normalized, unconditional_normalized
+from .errors import ProgramError
+from .expressions import Gen, Select, Text, TurnBegin, TurnEnd
+from .home import Future
+from .report import Report
+from .slot import Meta, Place, Slot
+
+_LITERALS = {
+    int: re.compile(r"[-+]?\d+"),
+    float: re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"),
+    bool: re.compile(r"\b(?:true|yes|false|no)\b", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all states of a run have in common.
+
+    `defaults` are options for calls that leave them out; `failures` takes the errors of calls that failed; `watch` is
+    told of every call as it is made.
+    """
+
+    backend: Backend
+    report: Report
+    is_streaming: bool
+    defaults: Mapping[str, Any]
+    watch: Callable[[Call, Prompt], None] | None = None
+    failures: list[ProgramError] = field(default_factory=list)
+    tracks: list[Track] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state's prompt at one moment."""
+
+    messages: tuple[Message, ...]
+    role: Role | None
+    text: str
+
+    def whole_text(self) -> str:
+        """All of it as text; a chat's turns stand one below the other, each behind its role."""
+        if not self.messages and self.role is None:
+            return self.text
+        turns = [*self.messages, Message(self.role, self.text)] if self.role is not None else self.messages
+        return "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Make a call; its value goes into `slot`."""
+
+    expression: Gen[Any] | Select
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Tell what the prompt is now."""
+
+    seen: Future[Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Inherit:
+    """Begin with another state's prompt."""
+
+    seen: Future[Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBranches:
+    """Append what each branch has added to its first prompt."""
+
+    ends: Sequence[Future[Snapshot]]
+    begun: Future[Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeBegin:
+    """The text from here on is the variable of the `ScopeEnd` with the same slot."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEnd:
+    """A variable's text ends here."""
+
+    slot: Slot
+
+
+Operation = Text | TurnBegin | TurnEnd | Call | Look | Inherit | AppendBranches | ScopeBegin | ScopeEnd
+
+
+class Track:
+    """Operations to do and the prompt that those done have made."""
+
+    __slots__ = ("_around", "_is_working", "_messages", "_operations", "_pieces", "_role", "_scopes", "failure")
+
+    def __init__(self, around: Surroundings) -> None:
+        self.failure: ProgramError | None = None
+        around.tracks.append(self)
+        self._around = around
+        self._operations: deque[Operation] = deque()
+        self._is_working = False
+        self._messages: tuple[Message, ...] = ()
+        self._role: Role | None = None
+        self._pieces: list[str] = []
+        self._scopes: dict[Slot, tuple[int, int]] = {}
+
+    def add(self, operation: Operation) -> None:
+        """Take an operation, from any thread; text and turns lie until something needs them."""
+        self._operations.append(operation)
+        if not isinstance(operation, (Text, TurnBegin, TurnEnd)):
+            self._around.backend.home.call_soon(self._wake)
+
+    def look(self) -> Future[Snapshot]:
+        """Tell what the prompt is once everything before has been done."""
+        seen: Future[Snapshot] = Future()
+        self.add(Look(seen))
+        return seen
+
+    def _wake(self) -> None:
+        if not self._is_working:
+            self._is_working = True
+            asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._operations:
+                await self._apply(self._operations.popleft())
+        finally:
+            self._is_working = False
+            for operation in self._operations:  # only when the loop is being stopped
+                _cancel(operation)
+
+    async def _apply(self, operation: Operation) -> None:
+        match operation:
+            case Text():
+                self._pieces.append(operation.text)
+            case TurnBegin():
+                self._role, self._pieces = operation.role, []
+            case TurnEnd():
+                self._messages = (*self._messages, Message(operation.role, self._text()))
+                self._role, self._pieces = None, []
+            case Call():
+                await self._call(operation)
+            case Look():
+                self._tell(operation.seen)
+            case Inherit():
+                await self._inherit(operation.seen)
+            case AppendBranches():
+                await self._append(operation)
+            case ScopeBegin():
+                self._scopes[operation.slot] = (len(self._messages), len(self._text()))
+            case ScopeEnd():
+                self._end_scope(operation.slot)
+            case _:
+                assert_never(operation)
+
+    def _text(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def _tell(self, seen: Future[Snapshot]) -> None:
+        if self.failure is not None:
+            seen.set_exception(self.failure)
+        else:
+            seen.set_result(Snapshot(self._messages, self._role, self._text()))
+
+    async def _inherit(self, seen: Future[Snapshot]) -> None:
+        try:
+            start = await asyncio.wrap_future(seen)
+        except ProgramError as error:
+            self.failure = error
+            return
+        self._messages, self._role, self._pieces = start.messages, start.role, [start.text]
+
+    async def _append(self, branches: AppendBranches) -> None:
+        try:
+            begun = await asyncio.wrap_future(branches.begun)
+            for future in branches.ends:
+                end = await asyncio.wrap_future(future)
+                if end.messages != begun.messages or end.role != begun.role:
+                    raise ProgramError("join by text needs branches that stay in the turn in which they were forked.")
+                self._pieces.append(end.text[len(begun.text) :])
+        except ProgramError as error:
+            self.failure = self.failure or error
+
+    def _end_scope(self, slot: Slot) -> None:
+        num_messages, begin = self._scopes.pop(slot)
+        if self.failure is not None:
+            slot.fail(self.failure)
+        elif num_messages != len(self._messages):
+            slot.fail(ProgramError(f"the scope {slot.name!r} must end in the turn in which it began."))
+        else:
+            slot.finish(self._text()[begin:], None)
+
+    async def _call(self, call: Call) -> None:
+        slot = call.slot
+        if self.failure is not None:
+            slot.fail(self.failure)
+            return
+        began_s = time.monotonic()
+        backend = self._around.backend
+        prompt = Prompt(text=self._text(), role=self._role, messages=self._messages)
+        try:
+            async with backend.turns.turn(prompt.key):
+                if self._around.watch is not None:
+                    self._around.watch(call, prompt)
+                match call.expression:
+                    case Gen():
+                        value, text, meta = await self._generate(call.expression, slot, prompt, began_s)
+                    case Select():
+                        value, text, meta = await self._select(call.expression, prompt, began_s)
+                    case _:
+                        assert_never(call.expression)
+        except asyncio.CancelledError:
+            slot.fail(_failure(call, AxilError("the backend was closed.")))
+            raise
+        except Exception as error:
+            self.failure = _failure(call, error)
+            self._around.report.add_failure()
+            self._around.failures.append(self.failure)
+            slot.fail(self.failure)
+            return
+        self._pieces.append(text)
+        slot.finish(value, meta)
+
+    async def _generate(
+        self, expression: Gen[Any], slot: Slot, prompt: Prompt, began_s: float
+    ) -> tuple[object, str, Meta]:
+        put = slot.put if self._around.is_streaming else None
+        wish = _filled(expression.wish, self._around.defaults)
+        answer = await self._around.backend.generate(prompt, wish, put)
+        self._around.report.add(answer.usage)
+        meta = Meta.of(
+            answer.usage,
+            finish_reason=answer.finish_reasons[0],
+            seconds=time.monotonic() - began_s,
+            logprobs=answer.logprobs,
+        )
+        value, text = _value(expression, answer)
+        return value, text, meta
+
+    async def _select(self, expression: Select, prompt: Prompt, began_s: float) -> tuple[object, str, Meta]:
+        backend, choices = self._around.backend, expression.choices
+        found = await backend.score(prompt, choices)
+        self._around.report.add(found.usage)
+        logprobs = [scored.logprobs for scored in found.choices]
+        scores = length_normalized(logprobs)
+        if expression.method == "unconditional-normalized":
+            alone = await backend.score_alone([scored.token_ids for scored in found.choices])
+            self._around.report.add(alone.usage)
+            scores = unconditional_normalized(logprobs, [scored.logprobs for scored in alone.choices])
+        best = greedy_choice(logprobs) if expression.method == "greedy-token" else scores.index(max(scores))
+        meta = Meta.of(
+            found.usage,
+            finish_reason="choice",
+            seconds=time.monotonic() - began_s,
+            scores=dict(zip(choices, scores, strict=True)),
+        )
+        return choices[best], choices[best], meta
+
+
+def _value(expression: Gen[Any], answer: Answer) -> tuple[object, str]:
+    """The variable's value, and the text that the state goes on with."""
+    text = answer.texts[0]
+    if expression.wish.n > 1:
+        return list(answer.texts), text
+    if expression.dtype in (None, str):
+        return text, text
+    assert expression.dtype is not None
+    found = _LITERALS[expression.dtype].search(text)
+    if found is None:
+        raise ProgramError(f"the answer {text!r} holds no {expression.dtype.__name__}.")
+    literal = found.group()
+    value = literal.lower() in ("true", "yes") if expression.dtype is bool else expression.dtype(literal)
+    return value, text[: found.end()]
+
+
+def _failure(call: Call, error: Exception) -> ProgramError:
+    failure = ProgramError(f"{describe(call.expression)}{_at(call.slot.place)} failed: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def describe(expression: Gen[Any] | Select) -> str:
+    """A call as it stands in messages."""
+    kind = "gen" if isinstance(expression, Gen) else "select"
+    return f"{kind}({expression.name!r})" if expression.name is not None else f"{kind}()"
+
+
+def _at(place: Place | None) -> str:
+    return "" if place is None else f" at {place}"
+
+
+def _cancel(operation: Operation) -> None:
+    stopped = ProgramError("the backend was closed.")
+    match operation:
+        case Call() | ScopeEnd():
+            operation.slot.fail(stopped)
+        case Look():
+            operation.seen.set_exception(stopped)
+        case _:
+            pass
+
+
+def _filled(wish: Wish, defaults: Mapping[str, Any]) -> Wish:
+    missing = {name: value for name, value in defaults.items() if getattr(wish, name) in (None, ())}
+    return replace(wish, **missing) if missing else wish
