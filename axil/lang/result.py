@@ -121,6 +121,7 @@ async def whole(result: Result[Any], call: Callable[[], Any]) -> None:
     else:
         returned.set_result(value)
     for track in tuple(around.tracks):
-        with suppress(ProgramError):
-            await asyncio.wrap_future(track.look())
+        if not track.is_idle:
+            with suppress(ProgramError):
+                await asyncio.wrap_future(track.look())
     around.report.end()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -21,7 +22,7 @@ from .state import State
 from .track import Call, Surroundings, describe
 from .turns import Turns
 
-MAX_CALLS = 1000
+MAX_CALLS = 500
 """A program that makes more calls with stand-ins is taken to loop for ever."""
 
 # Characters of a private use area, which no prompt holds.
@@ -150,24 +151,33 @@ class _StandIn:
 
 
 def _calls(seen: Sequence[tuple[Call, Prompt]]) -> tuple[TracedCall, ...]:
-    calls = []
-    keys = [prompt.key for _, prompt in seen]
-    for i, (call, _) in enumerate(seen):
-        shared = [len(commonprefix([keys[i], earlier])) for earlier in keys[:i]]  # noqa: RUF071 - no paths
-        best = max(range(i), key=lambda j: (shared[j], j), default=None)
+    calls: list[TracedCall] = []
+    # Of all keys so far, the one with the longest common beginning is a neighbour in their order.
+    earlier: list[tuple[str, int]] = []
+    for number, (call, prompt) in enumerate(seen, start=1):
+        key = prompt.key
+        place = bisect_left(earlier, (key, 0))
+        shared_characters, shared_with = max(
+            ((_common(key, other), each) for other, each in earlier[max(place - 1, 0) : place + 1]), default=(0, None)
+        )
+        insort(earlier, (key, number))
         calls.append(
             TracedCall(
-                number=i + 1,
+                number=number,
                 what=describe(call.expression),
                 place=call.slot.place,
-                parts=_parts(keys[i]),
-                depends_on=tuple(sorted({int(number) for _, number in _MARK.findall(keys[i]) if number})),
-                constant_characters=len(_constant(keys[i])),
-                shared_characters=shared[best] if best is not None else 0,
-                shared_with=best + 1 if best is not None and shared[best] else None,
+                parts=_parts(key),
+                depends_on=tuple(sorted({int(answer) for _, answer in _MARK.findall(key) if answer})),
+                constant_characters=len(_constant(key)),
+                shared_characters=shared_characters,
+                shared_with=shared_with if shared_characters else None,
             )
         )
     return tuple(calls)
+
+
+def _common(first: str, second: str) -> int:
+    return len(commonprefix([first, second]))  # noqa: RUF071 - these are no paths
 
 
 def _constant(key: str) -> str:

@@ -134,6 +134,11 @@ class Track:
         if not isinstance(operation, (Text, TurnBegin, TurnEnd)):
             self._around.backend.home.call_soon(self._wake)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to be done. On the loop."""
+        return not self._is_working and not self._operations
+
     def look(self) -> Future[Snapshot]:
         """Tell what the prompt is once everything before has been done."""
         seen: Future[Snapshot] = Future()

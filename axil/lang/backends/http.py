@@ -1,0 +1,128 @@
+"""Requests to a server on the programs' loop: kept connections, server-sent events, patience with a full server.
+
+Knows no API: paths and bodies are given to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+
+from wire.errors import AxilError, Overloaded, Refused, Unavailable
+
+_RETRIED = (429, 503)
+_FIRST_WAIT_S = 0.25
+_LONGEST_WAIT_S = 8.0
+_LONGEST_LINE_BYTES = 2**24
+
+
+class Connection:
+    """One server. A full or starting server (429, 503) is asked again for up to `retry_seconds`; nothing else is."""
+
+    def __init__(self, url: str, *, api_key: str | None, timeout_s: float, retry_s: float) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """Send a body and give the answer's.
+
+        Raises:
+            AxilError: the server refused, failed or could not be reached.
+        """
+        async with self._sent(path, body) as response:
+            return orjson.loads(await response.read())
+
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """Send a body and give each event of the answer.
+
+        Raises:
+            AxilError: as `post`, and when the stream holds an error.
+        """
+        async with self._sent(path, body) as response:
+            async for line in response.content:
+                data = line.removeprefix(b"data:").strip()
+                if not line.startswith(b"data:") or data == b"[DONE]":
+                    continue
+                event = orjson.loads(data)
+                if isinstance(event, dict) and event.get("error"):
+                    raise AxilError(f"{self.url}{path}: {_message(data)}")
+                yield event
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    @asynccontextmanager
+    async def _sent(self, path: str, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        deadline_s = time.monotonic() + self._retry_s
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                async with self._opened().post(self.url + path, data=orjson.dumps(body)) as response:
+                    if response.status < 400:
+                        yield response
+                        return
+                    error = _error(f"{self.url}{path}", response.status, await response.read())
+                    told_s = _seconds(response.headers.get("Retry-After"))
+            except aiohttp.ClientError as failure:
+                raise Unavailable(f"{self.url} can't be reached, or broke off: {failure}") from failure
+            except TimeoutError as failure:
+                raise Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s.") from failure
+            pause_s = max(wait_s, told_s)
+            if response.status not in _RETRIED or time.monotonic() + pause_s > deadline_s:
+                raise error
+            await asyncio.sleep(pause_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s),
+                read_bufsize=_LONGEST_LINE_BYTES,
+            )
+        return self._session
+
+
+def _error(where: str, status: int, body: bytes) -> AxilError:
+    message = f"{where}: {_message(body)} (HTTP {status})"
+    match status:
+        case 429:
+            return Overloaded(message)
+        case 503:
+            return Unavailable(message)
+        case _ if status < 500:
+            return Refused(message)
+        case _:
+            return AxilError(message)
+
+
+def _message(body: bytes) -> str:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body[:500].decode(errors="replace")
+    while isinstance(value, dict):
+        inner = value.get("error") or value.get("message")
+        if inner is None:
+            break
+        value = inner
+    return str(value)[:2000]
+
+
+def _seconds(header: str | None) -> float:
+    return float(header) if header is not None and header.isdigit() else 0.0

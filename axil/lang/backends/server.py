@@ -1,0 +1,189 @@
+"""An axil server by URL, or another that speaks SGLang's native API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from types import TracebackType
+from typing import Any, Self
+
+from axil.lang.backend import Answer, Prompt, Scored, Scores, TokenLogprob, Usage, Wish
+from axil.lang.home import Home
+from axil.lang.turns import Turns
+
+from .chat_answers import chat_body, open_turn, read_chat, read_chat_events
+from .http import Connection
+
+DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_RETRY_S = 60.0
+DEFAULT_OPEN = 256
+
+
+class Server:
+    """Answers calls by requests to `url`; connections are kept. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_S,
+        retry_seconds: float = DEFAULT_RETRY_S,
+        max_open: int = DEFAULT_OPEN,
+    ) -> None:
+        self.home = Home()
+        self.turns = Turns(max_open)
+        self._connection = Connection(url, api_key=api_key, timeout_s=timeout_seconds, retry_s=retry_seconds)
+
+    async def generate(self, prompt: Prompt, wish: Wish, put: Callable[[str], None] | None) -> Answer:
+        """Continue plain text by `/generate`, a chat by `/v1/chat/completions`."""
+        if prompt.role is not None:
+            body = {**chat_body(prompt, wish), **_own_chat_fields(wish)}
+            if put is None:
+                return read_chat(await self._connection.post("/v1/chat/completions", body))
+            return await read_chat_events(self._connection, "/v1/chat/completions", body, put)
+        body = {"text": prompt.text, "sampling_params": _sampling(wish), **_logprob_fields(wish)}
+        if put is None:
+            found = await self._connection.post("/generate", body)
+            return _read(found if isinstance(found, list) else [found])
+        samples: dict[int, dict[str, Any]] = {}
+        seen = 0
+        async for event in self._connection.events("/generate", {**body, "stream": True}):
+            i = event.get("index", 0)
+            samples[i] = event
+            if i == 0:
+                # The text of each event is all of it so far.
+                put(event["text"][seen:])
+                seen = len(event["text"])
+        return _read([samples[i] for i in sorted(samples)])
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        """Give the logprobs of each choice's tokens behind the prompt, all in one request."""
+        before = await self._token_ids(prompt, "")
+        whole = [await self._token_ids(prompt, choice) for choice in choices]
+        start = min(_common(before, each) for each in whole)
+        return await self._scored(whole, start)
+
+    async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
+        """Give the logprobs of each list's tokens with nothing before them."""
+        return await self._scored([list(each) for each in token_ids], 0)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._connection.aclose()
+
+    def close(self) -> None:
+        """Close the connections and stop the thread on which calls are made."""
+        self.home.start(self.aclose()).result()
+        self.home.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _token_ids(self, prompt: Prompt, more: str) -> list[int]:
+        if prompt.role is None:
+            body: dict[str, Any] = {"prompt": prompt.text + more}
+        else:
+            body = open_turn(prompt, more)
+        found: dict[str, Any] = await self._connection.post("/tokenize", body)
+        return list(found["tokens"])
+
+    async def _scored(self, whole: Sequence[list[int]], start: int) -> Scores:
+        body = {
+            "input_ids": list(whole),
+            "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
+            "return_logprob": True,
+            "logprob_start_len": start,
+        }
+        found = await self._connection.post("/generate", body)
+        choices = []
+        for ids, each in zip(whole, found, strict=True):
+            told = dict(_positions(each, len(ids)))
+            logprobs = tuple(float(told[i][0] or 0.0) if i in told else 0.0 for i in range(start, len(ids)))
+            choices.append(Scored(token_ids=tuple(ids[start:]), logprobs=logprobs))
+        return Scores(choices=tuple(choices), usage=_usage(found))
+
+
+def _positions(answer: dict[str, Any], num_tokens: int) -> list[tuple[int, list[Any]]]:
+    """The prompt's logprobs with their positions: they are those of its last tokens."""
+    triples = answer["meta_info"]["input_token_logprobs"]
+    first = num_tokens - len(triples)
+    return [(first + i, triple) for i, triple in enumerate(triples)]
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _sampling(wish: Wish) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "max_new_tokens": wish.max_tokens,
+        "min_new_tokens": wish.min_tokens,
+        "n": wish.n if wish.n > 1 else None,
+        "stop": list(wish.stop),
+        "stop_token_ids": list(wish.stop_token_ids),
+        "stop_regex": list(wish.stop_regex),
+        "temperature": wish.temperature,
+        "top_p": wish.top_p,
+        "top_k": wish.top_k,
+        "min_p": wish.min_p,
+        "frequency_penalty": wish.frequency_penalty,
+        "presence_penalty": wish.presence_penalty,
+        "repetition_penalty": wish.repetition_penalty,
+        "logit_bias": {str(token_id): bias for token_id, bias in wish.logit_bias},
+        "sampling_seed": wish.seed,
+        "ignore_eos": wish.ignore_eos,
+        "regex": wish.regex,
+        "json_schema": wish.json_schema,
+    }
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+
+
+def _own_chat_fields(wish: Wish) -> dict[str, object]:
+    """What SGLang's dialect adds to OpenAI's chats."""
+    own = _sampling(wish)
+    names = ("stop_token_ids", "stop_regex", "top_k", "min_p", "repetition_penalty", "ignore_eos", "regex")
+    fields = {name: own[name] for name in names if name in own}
+    if wish.min_tokens is not None:
+        fields["min_tokens"] = wish.min_tokens
+    return fields
+
+
+def _logprob_fields(wish: Wish) -> dict[str, object]:
+    if wish.num_top_logprobs is None:
+        return {}
+    return {"return_logprob": True, "top_logprobs_num": wish.num_top_logprobs, "return_text_in_logprobs": True}
+
+
+def _read(samples: Sequence[dict[str, Any]]) -> Answer:
+    return Answer(
+        texts=tuple(sample["text"] for sample in samples),
+        finish_reasons=tuple((sample["meta_info"]["finish_reason"] or {}).get("type", "") for sample in samples),
+        usage=_usage(samples, is_one_prompt=True),
+        logprobs=tuple(_logprobs(sample["meta_info"]) for sample in samples),
+    )
+
+
+def _logprobs(meta: dict[str, Any]) -> tuple[TokenLogprob, ...]:
+    tokens = meta.get("output_token_logprobs") or []
+    tops = meta.get("output_top_logprobs") or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(text, logprob, tuple((other, value) for value, _, other in top or ()))
+        for (logprob, _, text), top in zip(tokens, tops, strict=True)
+    )
+
+
+def _usage(samples: Sequence[dict[str, Any]], *, is_one_prompt: bool = False) -> Usage:
+    metas = [sample["meta_info"] for sample in samples]
+    prompts = metas[:1] if is_one_prompt else metas
+    told = [meta.get("cached_tokens") for meta in prompts]
+    return Usage(
+        prompt_tokens=sum(meta["prompt_tokens"] for meta in prompts),
+        cached_tokens=None if None in told else sum(told),
+        completion_tokens=sum(meta.get("completion_tokens", 0) for meta in metas),
+    )
