@@ -5,13 +5,10 @@ Knows no HTTP and no engine; those stand in `backends/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from .errors import WrongUse
 from .home import Home
 from .turns import Turns
 
@@ -150,31 +147,3 @@ class Backend(Protocol):
     async def aclose(self) -> None:
         """Give back what answering calls has opened on this event loop."""
         ...
-
-
-_current: ContextVar[Backend | None] = ContextVar("axil_backend", default=None)
-
-
-@contextmanager
-def use_backend(backend: Backend) -> Iterator[None]:
-    """Answer the calls of all programs that are run inside this `with` by `backend`. Threads don't share it."""
-    token = _current.set(backend)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def current_backend() -> Backend:
-    """The innermost `use_backend`'s.
-
-    Raises:
-        WrongUse: there is none.
-    """
-    backend = _current.get()
-    if backend is None:
-        raise WrongUse(
-            "no backend has been chosen. Run the program inside `with axil.use_backend(…)`, or use"
-            " `program.using(backend=…)`."
-        )
-    return backend

@@ -13,8 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from .backend import Backend, current_backend
+from runtime.engine import Engine
+
+from .backend import Backend
 from .batch import Batch, run_all
+from .context import as_backend, current_backend
 from .errors import WrongUse
 from .expressions import Options, checked_defaults
 from .home import Future
@@ -46,14 +49,14 @@ class Runnable(Generic[P, R]):
         self._function = function
         self._settings = settings
 
-    def using(self, *, backend: Backend | None = None, stream: bool | None = None, **defaults: Unpack[Options]) -> Self:
+    def using(self, *, backend: Backend | Engine | None = None, stream: bool | None = None, **defaults: Unpack[Options]) -> Self:
         """Give the same program with its own backend, streaming on or off, or options for calls that have none."""
         settings = self._settings
         return type(self)(
             self._function,
             replace(
                 settings,
-                backend=backend or settings.backend,
+                backend=settings.backend if backend is None else as_backend(backend),
                 is_streaming=settings.is_streaming if stream is None else stream,
                 defaults={**settings.defaults, **checked_defaults(**defaults)},
             ),

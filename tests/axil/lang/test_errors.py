@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from axil.lang.backend import Prompt, use_backend
+from axil.lang.backend import Prompt
+from axil.lang.context import use_backend
 from axil.lang.errors import ProgramError, WrongUse
 from axil.lang.expressions import gen
 from axil.lang.program import function

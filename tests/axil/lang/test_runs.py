@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from axil.lang.backend import Prompt, use_backend
+from axil.lang.backend import Prompt
+from axil.lang.context import use_backend
 from axil.lang.errors import ProgramError, WrongUse
 from axil.lang.expressions import gen
 from axil.lang.home import blocking
