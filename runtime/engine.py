@@ -10,8 +10,8 @@ import concurrent.futures
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Self, TypeVar, overload
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar, cast, overload
 
 from wire.errors import AxilError, Unavailable
 from wire.sampling import SamplingParams
@@ -248,6 +248,20 @@ class Engine:
         """Give the assistant's next turn, piece by piece; leaving the iteration cancels what is left of it."""
         return self._chunks(one_chat_wish(messages, sampling, salt=salt))
 
+    def encode(self, prompt: TextOrIds | Sequence[Message], *, continue_final: bool = False) -> list[int]:
+        """Give a prompt's token ids: those of a text, or of a chat at whose end the assistant's turn begins.
+
+        With `continue_final` the chat's last message is left open, so that what is generated goes on in it.
+        """
+        try:
+            return self._encoding(prompt, continue_final).result()
+        except concurrent.futures.CancelledError:
+            raise Unavailable("this Engine was closed.") from None
+
+    async def aencode(self, prompt: TextOrIds | Sequence[Message], *, continue_final: bool = False) -> list[int]:
+        """As `encode`, without blocking the caller's event loop."""
+        return await asyncio.wrap_future(self._encoding(prompt, continue_final))
+
     def close(self) -> None:
         """End the processes; open calls end as Unavailable, and so do later ones. Closing twice does nothing."""
         self._finalizer()
@@ -263,6 +277,15 @@ class Engine:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await asyncio.to_thread(self.close)
+
+    def _encoding(
+        self, prompt: TextOrIds | Sequence[Message], continue_final: bool
+    ) -> concurrent.futures.Future[list[int]]:
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            chat = Chat(messages=cast(Sequence[Message], prompt), is_open=continue_final)
+            return self._loop.call(lambda: self._calls.encoded(chat))
+        plain = cast(str | list[int], prompt)
+        return self._loop.call(lambda: self._calls.encoded(plain))
 
     def _complete(self, wishes: Sequence[Wish], *, progress: bool) -> list[list[Completion]]:
         with BatchProgress(sum(wish.num_samples for wish in wishes), is_shown=progress) as bar:

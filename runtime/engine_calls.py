@@ -90,14 +90,15 @@ class EngineCalls:
                 raise in_own_words(error) from None
 
     async def _prompt(self, wish: Wish) -> Prompt:
-        token_ids = await self._encoded(wish.prompt)
+        token_ids = await self.encoded(wish.prompt)
         return Prompt(token_ids=token_ids, sampling=wish.sampling, request_id=uuid.uuid4().hex, salt=wish.salt)
 
-    async def _encoded(self, prompt: str | Sequence[int] | Chat) -> list[int]:
+    async def encoded(self, prompt: str | Sequence[int] | Chat) -> list[int]:
+        """Token ids of a prompt."""
         if isinstance(prompt, str):
             return await self._generator.encode(prompt, add_special_tokens=True, field="prompt")
         if isinstance(prompt, Chat):
-            return await self._encoded_chat(prompt.messages)
+            return await self._encoded_chat(prompt.messages, is_open=prompt.is_open)
         return self._generator.checked_ids(prompt, field="prompt")
 
     def _check_ids_of(self, message: Message, field: str) -> None:
@@ -111,7 +112,7 @@ class EngineCalls:
         if token_ids:
             self._generator.known_ids(token_ids, field=field)
 
-    async def _encoded_chat(self, messages: Sequence[Message]) -> list[int]:
+    async def _encoded_chat(self, messages: Sequence[Message], *, is_open: bool) -> list[int]:
         template = self._template
         if template is None:
             raise Refused(
@@ -127,6 +128,8 @@ class EngineCalls:
 
         def render(some: Sequence[Message], is_asking: bool) -> str:
             plain = [{name: value for name, value in each.items() if name != "token_ids"} for each in some]
+            if is_asking and is_open:
+                return template.render_open(plain, variables={})
             return template.render(plain, add_generation_prompt=is_asking, variables={})
 
         text = await self._generator.off_loop(num_characters, lambda: render(given, True))

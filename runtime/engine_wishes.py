@@ -38,9 +38,10 @@ _OWN_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """A prompt that is a list of messages."""
+    """A prompt that is a list of messages; with `is_open`, the answer goes on in the last of them."""
 
     messages: Sequence[Message]
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,11 +74,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of an answer with its logprob and the most likely tokens in its place, as text."""
+    """A token of an answer with its logprob and the most likely tokens in its place.
+
+    Backends tell its text or its id or both: an engine ids, OpenAI's API texts, an axil server both.
+    """
 
     text: str | None
     logprob: float
-    top: tuple[tuple[str | None, float], ...] = ()
+    top: tuple[tuple[str | int, float], ...] = ()
+    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,9 @@ class Runnable(Generic[P, R]):
         self._function = function
         self._settings = settings
 
-    def using(self, *, backend: Backend | Engine | None = None, stream: bool | None = None, **defaults: Unpack[Options]) -> Self:
+    def using(
+        self, *, backend: Backend | Engine | None = None, stream: bool | None = None, **defaults: Unpack[Options]
+    ) -> Self:
         """Give the same program with its own backend, streaming on or off, or options for calls that have none."""
         settings = self._settings
         return type(self)(

@@ -173,8 +173,8 @@ def _logprobs(meta: dict[str, Any]) -> tuple[TokenLogprob, ...]:
     tokens = meta.get("output_token_logprobs") or []
     tops = meta.get("output_top_logprobs") or [None] * len(tokens)
     return tuple(
-        TokenLogprob(text, logprob, tuple((other, value) for value, _, other in top or ()))
-        for (logprob, _, text), top in zip(tokens, tops, strict=True)
+        TokenLogprob(text, logprob, tuple((other, value) for value, _, other in top or ()), token_id)
+        for (logprob, token_id, text), top in zip(tokens, tops, strict=True)
     )
 
 

@@ -1,0 +1,80 @@
+"""Programs of many calls on the real model, in process and over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import axil
+from tests.e2e.server import Server
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[axil.Engine]:
+    with axil.Engine(dtype="float32", threads=1, max_total_tokens=8000) as engine:
+        yield engine
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_each_example_runs(engine: axil.Engine, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with axil.use_backend(engine):
+        _loaded(path).main()
+    assert capsys.readouterr().out.strip()
+
+
+STORY = "Here is what the keeper of the lighthouse wrote into his book that night, word by word: the wind"
+
+
+@axil.function
+def branch(s: axil.State) -> list[str]:
+    s += STORY
+    branches = s.fork(3)
+    branches += lambda i: (" north", " south", " west")[i] + axil.gen("rest", max_tokens=8, temperature=0.0)
+    return branches["rest"]
+
+
+def test_branches_give_the_text_of_separate_prompts_and_share_their_trunk(engine: axil.Engine) -> None:
+    sampling = axil.SamplingParams(max_new_tokens=8, temperature=0.0)
+    separate = [engine.generate(STORY + side, sampling).text for side in (" north", " south", " west")]
+    result = branch.using(backend=engine).run()
+    assert result.value == separate
+    assert result.report.saved_share > 0.5
+
+
+def test_a_server_gives_the_same_answers_as_an_engine(engine: axil.Engine, shared_server: Server) -> None:
+    @axil.function
+    def talk(s: axil.State) -> tuple[str, str, int]:
+        s += axil.system("Be brief.")
+        s += axil.user("Name a colour.")
+        with s.assistant():
+            s += "A colour is"
+            s += axil.gen("colour", max_tokens=6, temperature=0.0)
+        s += axil.user("Is that warm or cold?")
+        with s.assistant():
+            warmth = s.select("warmth", ["warm", "cold"])
+            s += " because it has the number "
+            number = s.gen("number", max_tokens=4, dtype=int, regex="[0-9]{1,3}", temperature=0.0)
+        return str(s["colour"]), warmth.get(), number.get()
+
+    with axil.Server(f"http://127.0.0.1:{shared_server.port}") as server:
+        over_http = talk.using(backend=server, stream=True).run()
+    in_process = talk.using(backend=engine).run()
+    assert over_http.value == in_process.value
+    assert over_http.meta("warmth").scores == pytest.approx(in_process.meta("warmth").scores, abs=1e-3)
