@@ -24,6 +24,7 @@ from .engine_loop import EngineLoop
 from .engine_processes import EngineProcesses
 from .engine_wishes import (
     Batch,
+    Chat,
     Chats,
     Message,
     Sampling,

@@ -10,12 +10,14 @@ import msgspec
 from aiohttp import web
 
 from runtime.generation import Prompt
+from runtime.generator import check_num_prompts
 from runtime.metrics import CONTENT_TYPE
 from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
+from .chat_prompt import read_chat_prompt
 from .errors import json_response
-from .fields import read_fields, shown
+from .fields import Fields, read_fields, shown
 from .front import FRONT, Front
 
 log = logging.getLogger(__name__)
@@ -176,17 +178,34 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    """Token ids of a text."""
+    """Token ids of a text, of each of several, or of a chat's messages."""
     front = request.app[FRONT]
     fields = await read_fields(request)
-    text = fields.string("prompt")
+    if fields.raw("messages") is not None:
+        token_ids = [await read_chat_prompt(front, fields)]
+    else:
+        token_ids = await _tokenised(front, fields)
+    counts = [len(ids) for ids in token_ids]
+    is_batch = isinstance(fields.raw("prompt"), list)
+    return json_response(
+        {
+            "tokens": token_ids if is_batch else token_ids[0],
+            "count": counts if is_batch else counts[0],
+            "max_model_len": front.generator.client.stats.context_tokens,
+        }
+    )
+
+
+async def _tokenised(front: Front, fields: Fields) -> list[list[int]]:
+    texts = fields.strings("prompt")
+    if fields.raw("prompt") is None:
+        raise fields.wrong_type("prompt", "a string or a list of strings", None)
+    check_num_prompts(len(texts), field="prompt")
     with_special_tokens = fields.boolean("add_special_tokens", True)
     encode = front.generator.tokenizer.encode
-    if text is None:
-        raise fields.wrong_type("prompt", "a string", text)
-    token_ids = await front.generator.off_loop(len(text), lambda: encode(text, add_special_tokens=with_special_tokens))
-    context_tokens = front.generator.client.stats.context_tokens
-    return json_response({"tokens": token_ids, "count": len(token_ids), "max_model_len": context_tokens})
+    return await front.generator.off_loop(
+        sum(map(len, texts)), lambda: [encode(text, add_special_tokens=with_special_tokens) for text in texts]
+    )
 
 
 async def detokenize(request: web.Request) -> web.Response:

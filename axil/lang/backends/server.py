@@ -59,8 +59,7 @@ class Server:
 
     async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
         """Give the logprobs of each choice's tokens behind the prompt, all in one request."""
-        before = await self._token_ids(prompt, "")
-        whole = [await self._token_ids(prompt, choice) for choice in choices]
+        before, *whole = await self._token_ids(prompt, ["", *choices])
         start = min(_common(before, each) for each in whole)
         return await self._scored(whole, start)
 
@@ -85,13 +84,14 @@ class Server:
     ) -> None:
         self.close()
 
-    async def _token_ids(self, prompt: Prompt, more: str) -> list[int]:
+    async def _token_ids(self, prompt: Prompt, endings: Sequence[str]) -> list[list[int]]:
+        """Token ids of the prompt with each of several endings."""
         if prompt.role is None:
-            body: dict[str, Any] = {"prompt": prompt.text + more}
-        else:
-            body = open_turn(prompt, more)
-        found: dict[str, Any] = await self._connection.post("/tokenize", body)
-        return list(found["tokens"])
+            texts = [prompt.text + ending for ending in endings]
+            found: dict[str, Any] = await self._connection.post("/tokenize", {"prompt": texts})
+            return [list(ids) for ids in found["tokens"]]
+        bodies = [open_turn(prompt, ending) for ending in endings]
+        return [(await self._connection.post("/tokenize", body))["tokens"] for body in bodies]
 
     async def _scored(self, whole: Sequence[list[int]], start: int) -> Scores:
         body = {

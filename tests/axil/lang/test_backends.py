@@ -149,7 +149,7 @@ def test_an_error_in_a_stream_is_an_error(fake: FakeServer, server: Server) -> N
 
 
 def test_a_choice_is_scored_from_where_its_tokens_depart(fake: FakeServer, server: Server) -> None:
-    fake.answers["/tokenize"] = [Prepared({"tokens": ids}) for ids in ([1, 2, 3], [1, 2, 9], [1, 2, 3, 4])]
+    fake.answers["/tokenize"] = [Prepared({"tokens": [[1, 2, 3], [1, 2, 9], [1, 2, 3, 4]]})]
     told = [[[-9.0, 2, None], [-1.0, 9, None]], [[-9.0, 2, None], [-0.5, 3, None], [-0.1, 4, None]]]
     answers = [generated("", input_token_logprobs=each, completion_tokens=0) for each in told]
     fake.answers["/generate"] = [Prepared(answers)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from tests.fakes import Server
+from tests.fakes import Server, submitted_ids
 from wire.messages import Control, Submit
 
 
@@ -74,8 +74,21 @@ async def test_a_web_page_from_elsewhere_cannot_operate_the_server(
 async def test_text_and_token_ids_are_turned_into_each_other(http: aiohttp.ClientSession) -> None:
     async with http.post("/tokenize", json={"prompt": "hé"}) as response:
         assert await response.json() == {"tokens": [104, 195, 169], "count": 3, "max_model_len": 4096}
+    async with http.post("/tokenize", json={"prompt": ["h", ""]}) as response:
+        assert await response.json() == {"tokens": [[104], []], "count": [1, 0], "max_model_len": 4096}
     async with http.post("/detokenize", json={"tokens": [104, 195, 169]}) as response:
         assert await response.json() == {"text": "hé"}
+
+
+async def test_a_chat_is_tokenised_as_it_would_be_answered(server: Server, http: aiohttp.ClientSession) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well"}]}
+    for more in ({}, {"add_generation_prompt": False, "continue_final_message": True}):
+        async with http.post("/tokenize", json={**chat, **more}) as response:
+            told = (await response.json())["tokens"]
+        async with http.post("/v1/chat/completions", json={**chat, **more}) as response:
+            assert response.status == 200
+        submits = [message for message in server.scheduler.received if isinstance(message, Submit)]
+        assert told == submitted_ids(submits[-1])
 
 
 async def test_the_root_says_what_this_is(http: aiohttp.ClientSession) -> None:
