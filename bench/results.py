@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-UNITS = ("_ms", "_s", "_percent", "_ratio", "_count", "_tokens", "_tokens_per_s", "_us", "_per_cached_token")
+AMOUNTS = ("_us", "_ms", "_s", "_tokens")
+UNITS = (*AMOUNTS, "_percent", "_ratio", "_count", "_per_s", "_per_cached_token", "_share", "_over_fcfs")
 ROOT = Path(__file__).resolve().parent.parent
 
 
