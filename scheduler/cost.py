@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 _MEMORY = 0.99
 """What each observation leaves of the weight of those before it."""
 
+_MOST_WEIGHT = 1e100
+
 _INERTIA = 0.1
 """Observations that the present estimate is worth, where what is remembered says nothing against it."""
 
@@ -45,26 +47,42 @@ class StepCost:
     context_s: float = 0.001 / 8192
     _products: list[list[float]] = field(default_factory=lambda: [[0.0] * 4 for _ in range(4)])
     _sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    _weight: float = 1.0
 
     def observe(self, work: Work, *, elapsed_s: float) -> None:
-        """Learn from one retired step."""
+        """Learn from one retired step. One without prefill tells of the first two coefficients only."""
         measured_s = max(elapsed_s, _LEAST_SHARE * self.predict_s(work))
+        # New observations gain weight instead of old ones losing it: what a step says nothing of is not touched.
+        self._weight /= _MEMORY
+        if self._weight > _MOST_WEIGHT:
+            self._rescale()
         held = (
             1 / measured_s,
             work.decodes / measured_s,
             work.prefill_tokens / measured_s,
             work.prefill_context / measured_s,
         )
+        told = held if work.prefill_tokens else held[:2]
+        weight, sums, all_products = self._weight, self._sums, self._products
         costs = [self.base_s, self.decode_s, self.token_s, self.context_s]
-        for i, (products, one) in enumerate(zip(self._products, held, strict=True)):
-            self._sums[i] = _MEMORY * self._sums[i] + one
-            products[:] = [_MEMORY * product + one * other for product, other in zip(products, held, strict=True)]
-        for i, (products, cost) in enumerate(zip(self._products, costs, strict=True)):
-            inertia = _INERTIA / (cost * cost)
+        for i, one in enumerate(told):
+            weighted = weight * one
+            sums[i] += weighted
+            products = all_products[i]
+            for k, other in enumerate(told):
+                products[k] += weighted * other
+        for i in range(len(told)):
+            products, cost = all_products[i], costs[i]
+            inertia = _INERTIA * weight / (cost * cost)
             explained = sum(map(operator.mul, products, costs)) - products[i] * cost
-            least_squares = (self._sums[i] - explained + inertia * cost) / (products[i] + inertia)
+            least_squares = (sums[i] - explained + inertia * cost) / (products[i] + inertia)
             costs[i] = max(least_squares, cost / 2)
         self.base_s, self.decode_s, self.token_s, self.context_s = costs
+
+    def _rescale(self) -> None:
+        self._sums = [each / self._weight for each in self._sums]
+        self._products = [[each / self._weight for each in products] for products in self._products]
+        self._weight = 1.0
 
     def predict_s(self, work: Work) -> float:
         """Seconds that a step is expected to take."""
