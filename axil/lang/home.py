@@ -81,6 +81,8 @@ class Home:
         context = contextvars.copy_context()
 
         def body() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
             try:
                 value = function()
             except BaseException as error:

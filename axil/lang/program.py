@@ -74,12 +74,16 @@ class Runnable(Generic[P, R]):
         state = State(around)
         returned: Future[R] = Future()
         result = Result(state, around, returned)
-        if inspect.iscoroutinefunction(self._function):
-            home = around.backend.home
-            returned.set_result(home.wait(home.start(self._function(state, *args, **kwargs))))
-        else:
-            returned.set_result(self._function(state, *args, **kwargs))
-        result.wait()
+        home = around.backend.home
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                returned.set_result(home.wait(home.start(self._function(state, *args, **kwargs))))
+            else:
+                returned.set_result(self._function(state, *args, **kwargs))
+            result.wait()
+        except BaseException:
+            home.call_soon(around.stop)
+            raise
         return result
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:

@@ -107,15 +107,21 @@ class Result(Generic[R]):
 
 async def whole(result: Result[Any], call: Callable[[], Any]) -> None:
     """Run a program's function on the backend's loop and wait for all its calls; errors stay in `result`."""
+    try:
+        await _whole(result, call)
+    except asyncio.CancelledError:
+        result._returned.cancel()
+        result._around.stop()
+        raise
+
+
+async def _whole(result: Result[Any], call: Callable[[], Any]) -> None:
     around, returned = result._around, result._returned
     try:
         if inspect.iscoroutinefunction(getattr(call, "func", call)):
             value = await call()
         else:
             value = await asyncio.wrap_future(around.backend.home.run_fiber(call))
-    except asyncio.CancelledError:
-        returned.cancel()
-        raise
     except Exception as error:
         returned.set_exception(error)
     else:

@@ -24,6 +24,8 @@ from .home import Future
 from .report import Report
 from .slot import Meta, Place, Slot
 
+_STOPPED = "the program was stopped, or its backend closed."
+
 _LITERALS = {
     int: re.compile(r"[-+]?\d+"),
     float: re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"),
@@ -31,7 +33,7 @@ _LITERALS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Surroundings:
     """What all states of a run have in common.
 
@@ -46,7 +48,15 @@ class Surroundings:
     watch: Callable[[Call, Prompt], None] | None = None
     failures: list[ProgramError] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
+    working: set[asyncio.Task[None]] = field(default_factory=set)
+    is_stopped: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stop(self) -> None:
+        """Cancel open calls and make no further ones; whoever waits for a value gets an error. On the loop."""
+        self.is_stopped = True
+        for task in self.working:
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +156,13 @@ class Track:
         return seen
 
     def _wake(self) -> None:
-        if not self._is_working:
+        if self._around.is_stopped:
+            self._drop_operations()
+        elif not self._is_working:
             self._is_working = True
-            asyncio.get_running_loop().create_task(self._work())
+            task = asyncio.get_running_loop().create_task(self._work())
+            self._around.working.add(task)
+            task.add_done_callback(self._around.working.discard)
 
     async def _work(self) -> None:
         try:
@@ -156,8 +170,11 @@ class Track:
                 await self._apply(self._operations.popleft())
         finally:
             self._is_working = False
-            for operation in self._operations:  # only when the loop is being stopped
-                _cancel(operation)
+            self._drop_operations()  # there are some only when the work was cancelled
+
+    def _drop_operations(self) -> None:
+        while self._operations:
+            _cancel(self._operations.popleft())
 
     async def _apply(self, operation: Operation) -> None:
         match operation:
@@ -242,7 +259,7 @@ class Track:
                     case _:
                         assert_never(call.expression)
         except asyncio.CancelledError:
-            slot.fail(_failure(call, AxilError("the backend was closed.")))
+            slot.fail(_failure(call, AxilError(_STOPPED)))
             raise
         except Exception as error:
             self.failure = _failure(call, error)
@@ -322,7 +339,7 @@ def _at(place: Place | None) -> str:
 
 
 def _cancel(operation: Operation) -> None:
-    stopped = ProgramError("the backend was closed.")
+    stopped = ProgramError(_STOPPED)
     match operation:
         case Call() | ScopeEnd():
             operation.slot.fail(stopped)

@@ -21,6 +21,8 @@ class Scripted:
         self.num_open = 0
         self.most_open = 0
         self.wait_for_open: int | None = None
+        self.hold_from: int | None = None
+        self.num_cancelled = 0
         self._enough: asyncio.Event | None = None
 
     @property
@@ -55,6 +57,12 @@ class Scripted:
 
     async def _held(self) -> None:
         """Hold every call back until `wait_for_open` of them are open."""
+        if self.hold_from is not None and len(self.asked) > self.hold_from:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.num_cancelled += 1
+                raise
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
         if self.wait_for_open is not None:

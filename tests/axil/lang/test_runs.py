@@ -96,6 +96,27 @@ def test_leaving_the_iteration_stops_the_rest(backend: Scripted) -> None:
     assert len(backend.asked) <= num_asked + 2
 
 
+def test_leaving_the_iteration_cancels_the_calls_that_are_open(
+    backend: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    @function
+    def two(s: State, i: int) -> None:
+        s += f"{i}" + gen("x")
+        s["x"]
+        s += gen("y")
+        s["y"]
+
+    backend.hold_from = 12
+    with use_backend(backend):
+        for _ in two.iter_batch([{"i": i} for i in range(50)], concurrency=8):
+            break
+        backend.hold_from = None
+        assert ask.run("last").value == "ok"
+    assert backend.num_cancelled > 0
+    assert not any(key.startswith(("30", "40")) for key in backend.keys)
+    assert caplog.records == []
+
+
 def test_an_empty_batch_is_empty(backend: Scripted) -> None:
     assert len(ask.using(backend=backend).run_batch([])) == 0
 
