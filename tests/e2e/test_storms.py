@@ -204,7 +204,9 @@ async def test_a_thousand_requests_of_two_hundred_clients_end_once_each_and_memo
     await in_crowd(tiny_server, thousand, seed=3)
     await asyncio.to_thread(tiny_server.assert_idle_and_whole)
     grown = {part: size - settled[part] for part, size in tiny_server.resident_bytes().items()}
-    assert max(grown.values()) < 24e6, grown
+    # oneDNN keeps what it has compiled for up to 1,024 shapes of a step: the runner's growth ends with those.
+    assert grown["model_runner"] < 250e6, grown
+    assert max(grown["runtime"], grown["scheduler"]) < 24e6, grown
 
 
 async def test_three_hundred_requests_on_a_pool_of_a_thousand_tokens_all_get_their_answers(
