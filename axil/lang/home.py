@@ -18,11 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 import greenlet
 
 from .errors import WrongUse
+from .promise import Promise
 
 T = TypeVar("T")
 A = ParamSpec("A")
-
-Future = concurrent.futures.Future
 
 
 class Home:
@@ -50,9 +49,26 @@ class Home:
         running = self._running
         return running is not None and running.thread.ident == threading.get_ident()
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop, from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Promise[T]:
+        """Run a coroutine on the loop, from any thread, and give a promise of what it returns."""
+        promise: Promise[T] = Promise()
+
+        async def body() -> None:
+            try:
+                value = await coroutine
+            except BaseException as error:
+                promise.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                promise.set_result(value)
+
+        self.start(body())
+        return promise
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> None:
         """Call something on the loop, from any thread; calls keep their order."""
@@ -61,28 +77,26 @@ class Home:
         else:
             self.loop.call_soon_threadsafe(callback, *args)
 
-    def wait(self, future: Future[T]) -> T:
-        """Give a future's result once it is there; a fiber lets the loop go on meanwhile.
+    def wait(self, promise: Promise[T]) -> T:
+        """Give a promise's value once it is there; a fiber lets the loop go on meanwhile.
 
         Raises:
             WrongUse: the caller is a coroutine on the loop, which must not block; it awaits instead.
         """
-        if not future.done() and self.is_here:
+        if not promise.is_done and self.is_here:
             fiber = greenlet.getcurrent()
             if not isinstance(fiber, _Fiber):
                 raise WrongUse("an async program must not wait for a value in place: use `await state.get(name)`.")
-            future.add_done_callback(lambda _: self.call_soon(fiber.resume))
+            promise.add_done_callback(lambda: self.call_soon(fiber.resume))
             fiber.pause()
-        return future.result()
+        return promise.wait()
 
-    def run_fiber(self, function: Callable[[], T]) -> Future[T]:
+    def run_fiber(self, function: Callable[[], T]) -> Promise[T]:
         """Run a plain function on the loop, from any thread, as a fiber with the caller's context variables."""
-        result: Future[T] = Future()
+        result: Promise[T] = Promise()
         context = contextvars.copy_context()
 
         def body() -> None:
-            if not result.set_running_or_notify_cancel():
-                return
             try:
                 value = function()
             except BaseException as error:
@@ -157,9 +171,15 @@ def blocking(function: Callable[A, T], /, *args: A.args, **kwargs: A.kwargs) -> 
     if not isinstance(fiber, _Fiber):
         return function(*args, **kwargs)
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-    done: Future[T] = fiber.home.start(_in_thread(call))
+    done: Promise[T] = Promise()
+
+    def run() -> None:
+        try:
+            value: T = call()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(value)
+
+    asyncio.get_running_loop().run_in_executor(None, run)
     return fiber.home.wait(done)
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, call)

@@ -20,7 +20,7 @@ from .batch import Batch, run_all
 from .context import as_backend, current_backend
 from .errors import WrongUse
 from .expressions import Options, checked_defaults
-from .home import Future
+from .promise import Promise
 from .report import Report
 from .result import Result, whole
 from .state import State
@@ -72,12 +72,12 @@ class Runnable(Generic[P, R]):
         """
         around = self._surroundings()
         state = State(around)
-        returned: Future[R] = Future()
+        returned: Promise[R] = Promise()
         result = Result(state, around, returned)
         home = around.backend.home
         try:
             if inspect.iscoroutinefunction(self._function):
-                returned.set_result(home.wait(home.start(self._function(state, *args, **kwargs))))
+                returned.set_result(home.wait(home.begin(self._function(state, *args, **kwargs))))
             else:
                 returned.set_result(self._function(state, *args, **kwargs))
             result.wait()
@@ -91,8 +91,8 @@ class Runnable(Generic[P, R]):
         around = self._surroundings()
         state = State(around)
         if inspect.iscoroutinefunction(self._function):
-            return Result(state, around, around.backend.home.start(self._function(state, *args, **kwargs)))
-        returned: Future[R] = Future()
+            return Result(state, around, around.backend.home.begin(self._function(state, *args, **kwargs)))
+        returned: Promise[R] = Promise()
 
         def body() -> None:
             try:
@@ -106,7 +106,7 @@ class Runnable(Generic[P, R]):
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """As `run`, from async code. A plain function runs on the backend's loop: see `axil.blocking`."""
         around = self._surroundings()
-        result: Result[R] = Result(State(around), around, Future())
+        result: Result[R] = Result(State(around), around, Promise())
         await asyncio.wrap_future(around.backend.home.start(self._on_loop(result, args, kwargs)))
         result.raise_unseen()
         return result
@@ -167,7 +167,7 @@ class Runnable(Generic[P, R]):
 
     def _result(self) -> Result[R]:
         around = self._surroundings()
-        return Result(State(around), around, Future())
+        return Result(State(around), around, Promise())
 
     def _finished(
         self, batch: Batch[R], items: Sequence[Mapping[str, Any]], concurrency: int, *, is_shown: bool

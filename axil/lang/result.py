@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from .errors import ProgramError
-from .home import Future
+from .promise import Promise
 from .report import Report
 from .slot import Meta
 from .state import State
-from .track import Surroundings
+from .track import STOPPED, Surroundings
 
 R = TypeVar("R")
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 class Result(Generic[R]):
     """A run, finished or still under way; reading from it waits for what is read."""
 
-    def __init__(self, state: State, around: Surroundings, returned: Future[R]) -> None:
+    def __init__(self, state: State, around: Surroundings, returned: Promise[R]) -> None:
         self.state = state
         self._around = around
         self._returned = returned
@@ -64,7 +64,7 @@ class Result(Generic[R]):
 
     def raise_unseen(self) -> None:
         """Raise the error of the function, or of a call that failed without anybody looking at its value."""
-        if self._returned.done():
+        if self._returned.is_done:
             self._returned.result()
         for failure in self._around.failures:
             if not failure.is_seen:
@@ -100,7 +100,7 @@ class Result(Generic[R]):
 
     async def astream(self, name: str) -> AsyncIterator[str]:
         """As `stream`, for async code."""
-        await asyncio.wrap_future(self.state.named(name, self._returned))
+        await self.state.named(name, self._returned).arrived()
         async for piece in self.state.astream(name):
             yield piece
 
@@ -110,7 +110,8 @@ async def whole(result: Result[Any], call: Callable[[], Any]) -> None:
     try:
         await _whole(result, call)
     except asyncio.CancelledError:
-        result._returned.cancel()
+        if not result._returned.is_done:
+            result._returned.set_exception(ProgramError(STOPPED))
         result._around.stop()
         raise
 
@@ -121,7 +122,7 @@ async def _whole(result: Result[Any], call: Callable[[], Any]) -> None:
         if inspect.iscoroutinefunction(getattr(call, "func", call)):
             value = await call()
         else:
-            value = await asyncio.wrap_future(around.backend.home.run_fiber(call))
+            value = await around.backend.home.run_fiber(call).arrived()
     except Exception as error:
         returned.set_exception(error)
     else:
@@ -129,5 +130,5 @@ async def _whole(result: Result[Any], call: Callable[[], Any]) -> None:
     for track in tuple(around.tracks):
         if not track.is_idle:
             with suppress(ProgramError):
-                await asyncio.wrap_future(track.look())
+                await track.look().arrived()
     around.report.end()

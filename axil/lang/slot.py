@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from .backend import TokenLogprob, Usage
-from .home import Future
+from .promise import Promise
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -76,7 +76,7 @@ class Slot:
     def __init__(self, name: str | None, place: Place | None) -> None:
         self.name = name
         self.place = place
-        self.result: Future[tuple[Any, Meta | None]] = Future()
+        self.result: Promise[tuple[Any, Meta | None]] = Promise()
         self.pieces: list[str] | None = None
         self._readers: list[Callable[[str | None], None]] = []
 
@@ -102,7 +102,7 @@ class Slot:
         """Give all pieces, those to come included, to `reader`, and None at the end. On the loop."""
         for piece in self.pieces or ():
             reader(piece)
-        if self.result.done():
+        if self.result.is_done:
             reader(None)
         else:
             self._readers.append(reader)

@@ -28,7 +28,8 @@ from .expressions import (
     gen,
     select,
 )
-from .home import Future, Home
+from .home import Home
+from .promise import Promise
 from .slot import Meta, Slot, place_of_caller
 from .track import AppendBranches, Call, Inherit, ScopeBegin, ScopeEnd, Snapshot, Surroundings, Track
 
@@ -74,7 +75,7 @@ class State:
         self._home = around.backend.home
         self._track = Track(around)
         self._slots: dict[str, Slot] = {}
-        self._awaited: dict[str, list[Future[None]]] = {}
+        self._awaited: dict[str, list[Promise[None]]] = {}
         self._role: Role | None = None
         self._is_chat = False
         self._is_empty = True
@@ -273,15 +274,15 @@ class State:
                 future.set_result(None)
         return slot
 
-    def named(self, name: str, returned: Future[Any]) -> Future[None]:
-        """A future that is done as soon as there is a variable `name`, or none will come: the program has returned."""
-        found: Future[None] = Future()
+    def named(self, name: str, returned: Promise[Any]) -> Promise[None]:
+        """A promise that is kept as soon as there is a variable `name`, or none will come: the program has returned."""
+        found: Promise[None] = Promise()
         with self._around.lock:
             if name not in self._slots:
                 self._awaited.setdefault(name, []).append(found)
             else:
                 found.set_result(None)
-        returned.add_done_callback(lambda _: self._give_up(name))
+        returned.add_done_callback(lambda: self._give_up(name))
         return found
 
     def _give_up(self, name: str) -> None:
@@ -316,7 +317,7 @@ class State:
         self._role = None
         self._track.add(TurnEnd(role))
 
-    def _branch(self, begun: Future[Snapshot]) -> State:
+    def _branch(self, begun: Promise[Snapshot]) -> State:
         branch = State(self._around)
         branch._slots = dict(self._slots)
         branch._role, branch._is_chat, branch._is_empty = self._role, self._is_chat, self._is_empty
@@ -330,8 +331,8 @@ class State:
             raise KeyError(f"no variable {name!r}; there are: {known}")
         return slot
 
-    def _waited(self, future: Future[T]) -> T:
-        return _seen(self._home.wait, future)
+    def _waited(self, promise: Promise[T]) -> T:
+        return _seen(self._home.wait, promise)
 
     def _snapshot(self) -> Snapshot:
         return self._waited(self._track.look())
@@ -340,7 +341,7 @@ class State:
 class Branches(Sequence[State]):
     """States that a fork gave. Adding to them adds to each; a name gives a list with each one's value."""
 
-    def __init__(self, parent: State, states: list[State], begun: Future[Snapshot]) -> None:
+    def __init__(self, parent: State, states: list[State], begun: Promise[Snapshot]) -> None:
         self._parent = parent
         self._states = states
         self._begun = begun
@@ -388,18 +389,18 @@ class Branches(Sequence[State]):
             parent._home.start(_gather(slots, parent._new_slot(name)))
 
 
-def _seen(result: Callable[[Future[T]], T], future: Future[T]) -> T:
-    """A future's result; its error is marked as raised where a value is used."""
+def _seen(wait: Callable[[Promise[T]], T], promise: Promise[T]) -> T:
+    """A promise's value; its error is marked as raised where a value is used."""
     try:
-        return result(future)
+        return wait(promise)
     except ProgramError as error:
         error.is_seen = True
         raise
 
 
-async def _arrived(future: Future[T]) -> T:
+async def _arrived(promise: Promise[T]) -> T:
     try:
-        return await asyncio.wrap_future(future)
+        return await promise.arrived()
     except ProgramError as error:
         error.is_seen = True
         raise
@@ -407,7 +408,7 @@ async def _arrived(future: Future[T]) -> T:
 
 async def _gather(slots: Sequence[Slot], into: Slot) -> None:
     try:
-        values = [(await asyncio.wrap_future(slot.result))[0] for slot in slots]
+        values = [(await slot.result.arrived())[0] for slot in slots]
     except ProgramError as error:
         into.fail(error)
     else:
@@ -430,7 +431,7 @@ def _or_whole(slot: Slot, pieces: Iterator[str]) -> Iterator[str]:
     for piece in pieces:
         num_pieces += 1
         yield piece
-    value = _seen(Future.result, slot.result)[0]
+    value = _seen(Promise.result, slot.result)[0]
     if not num_pieces:
         yield _first(value)
 

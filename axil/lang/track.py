@@ -20,11 +20,12 @@ from .backend import Answer, Backend, Message, Prompt, Role, Wish
 from .choices import greedy_choice, length_normalized, unconditional_normalized
 from .errors import ProgramError
 from .expressions import Gen, Select, Text, TurnBegin, TurnEnd
-from .home import Future
+from .promise import Promise
 from .report import Report
 from .slot import Meta, Place, Slot
 
-_STOPPED = "the program was stopped, or its backend closed."
+STOPPED = "the program was stopped, or its backend closed."
+"""What calls end with that nobody will answer any more."""
 
 _LITERALS = {
     int: re.compile(r"[-+]?\d+"),
@@ -87,22 +88,22 @@ class Call:
 class Look:
     """Tell what the prompt is now."""
 
-    seen: Future[Snapshot]
+    seen: Promise[Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
 class Inherit:
     """Begin with another state's prompt."""
 
-    seen: Future[Snapshot]
+    seen: Promise[Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
 class AppendBranches:
     """Append what each branch has added to its first prompt."""
 
-    ends: Sequence[Future[Snapshot]]
-    begun: Future[Snapshot]
+    ends: Sequence[Promise[Snapshot]]
+    begun: Promise[Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,9 @@ class Track:
         """Whether nothing is left to be done. On the loop."""
         return not self._is_working and not self._operations
 
-    def look(self) -> Future[Snapshot]:
+    def look(self) -> Promise[Snapshot]:
         """Tell what the prompt is once everything before has been done."""
-        seen: Future[Snapshot] = Future()
+        seen: Promise[Snapshot] = Promise()
         self.add(Look(seen))
         return seen
 
@@ -205,15 +206,15 @@ class Track:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
-    def _tell(self, seen: Future[Snapshot]) -> None:
+    def _tell(self, seen: Promise[Snapshot]) -> None:
         if self.failure is not None:
             seen.set_exception(self.failure)
         else:
             seen.set_result(Snapshot(self._messages, self._role, self._text()))
 
-    async def _inherit(self, seen: Future[Snapshot]) -> None:
+    async def _inherit(self, seen: Promise[Snapshot]) -> None:
         try:
-            start = await asyncio.wrap_future(seen)
+            start = await seen.arrived()
         except ProgramError as error:
             self.failure = error
             return
@@ -221,9 +222,9 @@ class Track:
 
     async def _append(self, branches: AppendBranches) -> None:
         try:
-            begun = await asyncio.wrap_future(branches.begun)
-            for future in branches.ends:
-                end = await asyncio.wrap_future(future)
+            begun = await branches.begun.arrived()
+            for promise in branches.ends:
+                end = await promise.arrived()
                 if end.messages != begun.messages or end.role != begun.role:
                     raise ProgramError("join by text needs branches that stay in the turn in which they were forked.")
                 self._pieces.append(end.text[len(begun.text) :])
@@ -259,7 +260,7 @@ class Track:
                     case _:
                         assert_never(call.expression)
         except asyncio.CancelledError:
-            slot.fail(_failure(call, AxilError(_STOPPED)))
+            slot.fail(_failure(call, AxilError(STOPPED)))
             raise
         except Exception as error:
             self.failure = _failure(call, error)
@@ -339,7 +340,7 @@ def _at(place: Place | None) -> str:
 
 
 def _cancel(operation: Operation) -> None:
-    stopped = ProgramError(_STOPPED)
+    stopped = ProgramError(STOPPED)
     match operation:
         case Call() | ScopeEnd():
             operation.slot.fail(stopped)
