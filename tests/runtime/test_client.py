@@ -66,14 +66,14 @@ async def test_others_are_served_while_a_long_prompt_is_tokenised(
     server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = server.front.generator.tokenizer
-    encode, begun, ended = tokenizer.encode, threading.Event(), threading.Event()
+    encode, begun, answered = tokenizer.encode, threading.Event(), threading.Event()
 
     def watched(text: str, *, add_special_tokens: bool) -> list[int]:
         if len(text) < 1000:
             return encode(text, add_special_tokens=add_special_tokens)
         begun.set()
         token_ids = encode(text, add_special_tokens=add_special_tokens)
-        ended.set()
+        assert answered.wait(30), "the short request waited for the long prompt"
         return token_ids
 
     monkeypatch.setattr(tokenizer, "encode", watched)
@@ -83,8 +83,9 @@ async def test_others_are_served_while_a_long_prompt_is_tokenised(
     assert await asyncio.to_thread(begun.wait, 5)
     async with http.post("/generate", json={"text": "x", "rid": "short"}) as response:
         assert (await response.json())["text"] == "hello world"
-    assert not ended.is_set(), "the short request waited for the long prompt"
-    (await long).close()
+    answered.set()
+    async with await long as response:
+        assert "tokens" in (await response.json())["error"]["message"]
 
 
 async def test_an_id_that_was_left_is_used_again_only_after_the_scheduler_has_ended_it(
