@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
+
+
+def departure(prompt: Sequence[int], whole: Sequence[Sequence[int]]) -> int:
+    """Find the first token at which any of several prompts with a choice behind them departs from the prompt's own.
+
+    >>> departure([1, 2, 3], [[1, 2, 3, 4], [1, 2, 9]])
+    2
+    """
+    return min(sum(1 for _ in takewhile(_is_same, zip(prompt, each, strict=False))) for each in whole)
+
+
+def _is_same(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
 
 
 def length_normalized(logprobs: Sequence[Sequence[float]]) -> list[float]:

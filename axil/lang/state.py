@@ -10,7 +10,7 @@ import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from .backend import Role
 from .errors import ProgramError, WrongUse
@@ -28,39 +28,13 @@ from .expressions import (
     gen,
     select,
 )
-from .home import Home
 from .promise import Promise
 from .slot import Meta, Slot, place_of_caller
 from .track import AppendBranches, Call, Inherit, ScopeBegin, ScopeEnd, Snapshot, Surroundings, Track
+from .value import Value, arrived, first_text, or_whole, seen
 
 T = TypeVar("T")
 D = TypeVar("D", str, int, float, bool)
-
-
-class Value(Generic[T]):
-    """A call's value, with its type; `get` waits for it, and so does `await`."""
-
-    __slots__ = ("_home", "_slot")
-
-    def __init__(self, slot: Slot, home: Home) -> None:
-        self._slot = slot
-        self._home = home
-
-    def get(self) -> T:
-        """Wait for the value.
-
-        Raises:
-            ProgramError: the call failed.
-        """
-        value: T = _seen(self._home.wait, self._slot.result)[0]
-        return value
-
-    def __await__(self) -> Any:  # noqa: ANN401 - a generator of the event loop's own
-        return self._aget().__await__()
-
-    async def _aget(self) -> T:
-        value: T = (await _arrived(self._slot.result))[0]
-        return value
 
 
 class State:
@@ -163,7 +137,7 @@ class State:
 
     async def get(self, name: str) -> Any:  # noqa: ANN401 - as `__getitem__`
         """Give a variable, for async programs."""
-        return (await _arrived(self._slot(name).result))[0]
+        return (await arrived(self._slot(name).result))[0]
 
     def variables(self) -> tuple[str, ...]:
         """Name all variables, also those whose value is still to come."""
@@ -175,7 +149,7 @@ class State:
 
     async def meta_of(self, name: str) -> Meta:
         """As `meta`, for async programs."""
-        return _meta(name, (await _arrived(self._slot(name).result))[1])
+        return _meta(name, (await arrived(self._slot(name).result))[1])
 
     def text(self) -> str:
         """Wait for all calls and give the whole prompt; a chat's turns stand below each other, behind their roles."""
@@ -183,7 +157,7 @@ class State:
 
     async def all_text(self) -> str:
         """As `text`, for async programs."""
-        return (await _arrived(self._track.look())).whole_text()
+        return (await arrived(self._track.look())).whole_text()
 
     def messages(self) -> list[dict[str, str]]:
         """Wait for all calls and give the chat's turns, as role and content; the open turn is the last."""
@@ -191,7 +165,7 @@ class State:
 
     async def all_messages(self) -> list[dict[str, str]]:
         """As `messages`, for async programs."""
-        return _messages(await _arrived(self._track.look()))
+        return _messages(await arrived(self._track.look()))
 
     def sync(self) -> None:
         """Wait until all calls have been answered.
@@ -218,7 +192,7 @@ class State:
         if self._home.is_here:
             raise WrongUse("a program in a batch can't be streamed from inside; stream from outside of it.")
         self._home.call_soon(slot.read, pieces.put)
-        yield from _or_whole(slot, iter(pieces.get, None))
+        yield from or_whole(slot, iter(pieces.get, None))
 
     async def astream(self, name: str) -> AsyncIterator[str]:
         """As `stream`, for async code."""
@@ -234,9 +208,9 @@ class State:
         while (piece := await pieces.get()) is not None:
             num_pieces += 1
             yield piece
-        value = (await _arrived(slot.result))[0]
+        value = (await arrived(slot.result))[0]
         if not num_pieces:
-            yield _first(value)
+            yield first_text(value)
 
     # --- inside
 
@@ -332,7 +306,7 @@ class State:
         return slot
 
     def _waited(self, promise: Promise[T]) -> T:
-        return _seen(self._home.wait, promise)
+        return seen(self._home.wait, promise)
 
     def _snapshot(self) -> Snapshot:
         return self._waited(self._track.look())
@@ -389,23 +363,6 @@ class Branches(Sequence[State]):
             parent._home.start(_gather(slots, parent._new_slot(name)))
 
 
-def _seen(wait: Callable[[Promise[T]], T], promise: Promise[T]) -> T:
-    """A promise's value; its error is marked as raised where a value is used."""
-    try:
-        return wait(promise)
-    except ProgramError as error:
-        error.is_seen = True
-        raise
-
-
-async def _arrived(promise: Promise[T]) -> T:
-    try:
-        return await promise.arrived()
-    except ProgramError as error:
-        error.is_seen = True
-        raise
-
-
 async def _gather(slots: Sequence[Slot], into: Slot) -> None:
     try:
         values = [(await slot.result.arrived())[0] for slot in slots]
@@ -424,17 +381,3 @@ def _meta(name: str, meta: Meta | None) -> Meta:
 def _messages(seen: Snapshot) -> list[dict[str, str]]:
     turns = [{"role": message.role, "content": message.content} for message in seen.messages]
     return [*turns, {"role": seen.role, "content": seen.text}] if seen.role is not None else turns
-
-
-def _or_whole(slot: Slot, pieces: Iterator[str]) -> Iterator[str]:
-    num_pieces = 0
-    for piece in pieces:
-        num_pieces += 1
-        yield piece
-    value = _seen(Promise.result, slot.result)[0]
-    if not num_pieces:
-        yield _first(value)
-
-
-def _first(value: object) -> str:
-    return str(value[0]) if isinstance(value, list) else str(value)

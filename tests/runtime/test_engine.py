@@ -69,7 +69,7 @@ async def test_an_error_in_a_batch_names_the_prompt_and_cancels_the_others(tmp_p
         with pytest.raises(Refused, match="temperature") as caught:
             await calls.complete_all([wish("good"), wish("good"), wish("wrong", bad)], lambda _: None)
         assert caught.value.__notes__ == ["in the prompt with index 2"]
-        await scheduler.received_where(lambda message: isinstance(message, Cancel))
+        assert await scheduler.received_where(lambda message: isinstance(message, Cancel))
 
 
 async def test_stop_strings_and_logprobs_are_worked_out_in_the_engine(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_call_that_is_cancelled_cancels_its_request(tmp_path: Path) -> N
         opened = loop.call(lambda: calls.complete_all([wish("x")], lambda _: None))
         await scheduler.received_where(lambda message: isinstance(message, Submit))
         opened.cancel()
-        await scheduler.received_where(lambda message: isinstance(message, Cancel))
+        assert await scheduler.received_where(lambda message: isinstance(message, Cancel))
 
 
 async def test_closing_before_the_scheduler_has_answered_ends_the_wait(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_cancels_its_request(tmp_path: Path) -> None:
         async with aiohttp.ClientSession(await child.address()) as http:
             stream = await _begun(child, http, rid="left")
             stream.close()
-            await child.scheduler.received_where(lambda message: message == Cancel(request_id="left"))
+            assert await child.scheduler.received_where(lambda message: message == Cancel(request_id="left"))
 
 
 async def test_a_taken_port_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_a_shutdown_ends_what_is_still_open_after_its_grace(tmp_path: Path
             rest = await asyncio.wait_for(stream.read(), 3)
             assert b"the server is stopping" in rest
             assert await child.exit_status() == 0
-        await child.scheduler.received_where(lambda message: message == Cancel(request_id="long"))
+        assert await child.scheduler.received_where(lambda message: message == Cancel(request_id="long"))
 
 
 async def test_when_the_launcher_goes_open_requests_get_an_error_and_it_exits(tmp_path: Path) -> None:

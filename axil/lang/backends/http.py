@@ -9,12 +9,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import aiohttp
 import orjson
 
+from axil.lang.home import Home
+from axil.lang.turns import Turns
 from wire.errors import AxilError, Overloaded, Refused, Unavailable
+
+DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_RETRY_S = 60.0
 
 _RETRIED = (429, 503)
 _FIRST_WAIT_S = 0.25
@@ -96,6 +102,32 @@ class Connection:
                 read_bufsize=_LONGEST_LINE_BYTES,
             )
         return self._session
+
+
+class Remote:
+    """What every backend with a server has: an event loop, turns and a connection, which are closed together."""
+
+    def __init__(self, connection: Connection, *, max_open: int) -> None:
+        self.home = Home()
+        self.turns = Turns(max_open)
+        self._connection = connection
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._connection.aclose()
+
+    def close(self) -> None:
+        """Close the connections and stop the thread on which calls are made."""
+        self.home.start(self.aclose()).result()
+        self.home.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _error(where: str, status: int, body: bytes) -> AxilError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
 
 from axil.lang.backend import Answer, Prompt, Scored, Scores, TokenLogprob, Usage, Wish
+from axil.lang.choices import departure
 from axil.lang.home import Home
 from axil.lang.turns import Turns
 from runtime.completion import Completion
@@ -44,7 +44,7 @@ class InProcess:
         """Give the logprobs of each choice's tokens behind the prompt."""
         before = await self._token_ids(prompt, "")
         whole = [await self._token_ids(prompt, choice) for choice in choices]
-        return await self._scored(whole, min(_common(before, each) for each in whole))
+        return await self._scored(whole, departure(before, whole))
 
     async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
         """Give the logprobs of each list's tokens with nothing before them."""
@@ -75,10 +75,6 @@ class InProcess:
             missing = len(ids) - start - len(logprobs)
             choices.append(Scored(token_ids=tuple(ids[start:]), logprobs=(*[0.0] * missing, *logprobs)))
         return Scores(choices=tuple(choices), usage=_usage(completions))
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _sampling(wish: Wish) -> SamplingParams:

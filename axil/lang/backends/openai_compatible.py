@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from axil.lang.backend import Answer, Prompt, Scores, TokenLogprob, Wish
 from axil.lang.errors import Unsupported
-from axil.lang.home import Home
-from axil.lang.turns import Turns
 
 from .chat_answers import chat_body, read_chat, read_chat_events, usage_of
-from .http import Connection
+from .http import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, Connection, Remote
 
-DEFAULT_TIMEOUT_S = 600.0
-DEFAULT_RETRY_S = 60.0
 DEFAULT_OPEN = 64
 
 _FOREIGN = (
@@ -30,7 +25,7 @@ _FOREIGN = (
 )
 
 
-class OpenAICompatible:
+class OpenAICompatible(Remote):
     """Answers calls by requests to `url` (as far as `/v1`) for `model`; connections are kept."""
 
     def __init__(
@@ -43,10 +38,10 @@ class OpenAICompatible:
         retry_seconds: float = DEFAULT_RETRY_S,
         max_open: int = DEFAULT_OPEN,
     ) -> None:
-        self.home = Home()
-        self.turns = Turns(max_open)
         self._model = model
-        self._connection = Connection(url, api_key=api_key, timeout_s=timeout_seconds, retry_s=retry_seconds)
+        super().__init__(
+            Connection(url, api_key=api_key, timeout_s=timeout_seconds, retry_s=retry_seconds), max_open=max_open
+        )
 
     async def generate(self, prompt: Prompt, wish: Wish, put: Callable[[str], None] | None) -> Answer:
         """Continue plain text by `/completions`, a chat by `/chat/completions`."""
@@ -73,23 +68,6 @@ class OpenAICompatible:
     async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
         """Refuse, as `score`."""
         return await self.score(Prompt(text=""), ())
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._connection.aclose()
-
-    def close(self) -> None:
-        """Close the connections and stop the thread on which calls are made."""
-        self.home.start(self.aclose()).result()
-        self.home.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _complete(self, text: str, wish: Wish, put: Callable[[str], None] | None) -> Answer:
         if wish.json_schema is not None:

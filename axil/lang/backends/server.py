@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from axil.lang.backend import Answer, Prompt, Scored, Scores, TokenLogprob, Usage, Wish
-from axil.lang.home import Home
-from axil.lang.turns import Turns
+from axil.lang.choices import departure
 
 from .chat_answers import chat_body, open_turn, read_chat, read_chat_events
-from .http import Connection
+from .http import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, Connection, Remote
 
-DEFAULT_TIMEOUT_S = 600.0
-DEFAULT_RETRY_S = 60.0
 DEFAULT_OPEN = 256
 
 
-class Server:
+class Server(Remote):
     """Answers calls by requests to `url`; connections are kept. Close it, or use it as a context manager."""
 
     def __init__(
@@ -31,9 +26,9 @@ class Server:
         retry_seconds: float = DEFAULT_RETRY_S,
         max_open: int = DEFAULT_OPEN,
     ) -> None:
-        self.home = Home()
-        self.turns = Turns(max_open)
-        self._connection = Connection(url, api_key=api_key, timeout_s=timeout_seconds, retry_s=retry_seconds)
+        super().__init__(
+            Connection(url, api_key=api_key, timeout_s=timeout_seconds, retry_s=retry_seconds), max_open=max_open
+        )
 
     async def generate(self, prompt: Prompt, wish: Wish, put: Callable[[str], None] | None) -> Answer:
         """Continue plain text by `/generate`, a chat by `/v1/chat/completions`."""
@@ -60,29 +55,11 @@ class Server:
     async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
         """Give the logprobs of each choice's tokens behind the prompt, all in one request."""
         before, *whole = await self._token_ids(prompt, ["", *choices])
-        start = min(_common(before, each) for each in whole)
-        return await self._scored(whole, start)
+        return await self._scored(whole, departure(before, whole))
 
     async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
         """Give the logprobs of each list's tokens with nothing before them."""
         return await self._scored([list(each) for each in token_ids], 0)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._connection.aclose()
-
-    def close(self) -> None:
-        """Close the connections and stop the thread on which calls are made."""
-        self.home.start(self.aclose()).result()
-        self.home.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _token_ids(self, prompt: Prompt, endings: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompt with each of several endings."""
@@ -114,10 +91,6 @@ def _positions(answer: dict[str, Any], num_tokens: int) -> list[tuple[int, list[
     triples = answer["meta_info"]["input_token_logprobs"]
     first = num_tokens - len(triples)
     return [(first + i, triple) for i, triple in enumerate(triples)]
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _sampling(wish: Wish) -> dict[str, object]:

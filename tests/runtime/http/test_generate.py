@@ -182,7 +182,7 @@ async def test_a_client_that_leaves_cancels_its_request(server: Server, http: ai
         task = asyncio.create_task(_generate(http, text="x", rid=rid, stream=is_stream))
         await server.scheduler.received_where(lambda m, rid=rid: isinstance(m, Submit) and m.request_id == rid)
         task.cancel()
-        await server.scheduler.received_where(lambda m, rid=rid: m == Cancel(request_id=rid))
+        assert await server.scheduler.received_where(lambda m, rid=rid: m == Cancel(request_id=rid))
 
 
 async def test_an_id_in_use_is_refused_and_free_again_afterwards(server: Server, http: aiohttp.ClientSession) -> None:

@@ -200,7 +200,7 @@ async def test_leaving_a_chat_stream_cancels_its_request(server: Server, client:
     stream = await client.chat.completions.create(model="fake", messages=USER, stream=True)
     chunk = await anext(aiter(stream))
     await stream.close()
-    await server.scheduler.received_where(lambda message: message == Cancel(request_id=chunk.id))
+    assert await server.scheduler.received_where(lambda message: message == Cancel(request_id=chunk.id))
 
 
 async def test_text_before_a_possible_stop_string_flows(server: Server, client: openai.AsyncOpenAI) -> None:
@@ -330,7 +330,7 @@ async def test_leaving_a_chat_with_several_choices_cancels_them_all(server: Serv
     await anext(aiter(stream))
     await stream.close()
     for submit in [message for message in server.scheduler.received if isinstance(message, Submit)]:
-        await server.scheduler.received_where(lambda m, rid=submit.request_id: m == Cancel(request_id=rid))
+        assert await server.scheduler.received_where(lambda m, rid=submit.request_id: m == Cancel(request_id=rid))
     assert server.client.num_open == 0
 
 

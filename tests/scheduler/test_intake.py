@@ -1,0 +1,107 @@
+"""What may be queued, and how it is taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler import intake
+from scheduler.config import SchedulerConfig
+from tests.scheduler.fake_runner import VOCABULARY
+from tests.scheduler.harness import CLIENT, make_harness
+from wire import messages
+
+DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
+
+
+def test_a_bias_on_an_id_outside_the_vocabulary_is_refused() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2], logit_bias=((VOCABULARY, 1.0),))
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.field == "logit_bias"
+    assert str(VOCABULARY) in refused.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_new_tokens", "code", "words"),
+    [
+        ([], 4, "invalid_request", ("prompt", "empty")),
+        ([1, 50], 4, "invalid_request", ("input_ids", "50", "[0, 50)")),
+        ([1, -1], 4, "invalid_request", ("input_ids", "-1")),
+        ([1] * 32, 4, "context_length_exceeded", ("32", "KV pool", "--max-total-tokens")),
+        ([1] * 30, 4, "context_length_exceeded", ("30", "max_new_tokens is 4", "Lower max_new_tokens to 2")),
+        ([1] * 20, 10**9, "context_length_exceeded", ("max_new_tokens is 1000000000",)),
+        ([1] * 60, 4, "context_length_exceeded", ("60", "context is 40", "--context-length")),
+    ],
+)
+def test_what_can_never_fit_is_refused_at_once_with_numbers(
+    prompt: list[int], max_new_tokens: int, code: str, words: tuple[str, ...]
+) -> None:
+    harness = make_harness(num_pages=8, page_tokens=4, context_tokens=40)
+    harness.submit("a", prompt, max_new_tokens=max_new_tokens)
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.code == code
+    for word in words:
+        assert word in refused.message
+    assert not harness.state.waiting
+
+
+def test_no_limit_on_output_means_what_still_fits() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4, context_tokens=40)
+    harness.submit("a", [1] * 20, max_new_tokens=None)
+    harness.run()
+    assert len(harness.outputs["a"]) == 12
+
+
+def test_an_id_that_is_still_open_is_refused_and_the_first_request_goes_on() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2, 3])
+    message = messages.Submit(
+        request_id="a",
+        token_ids=messages.ids_to_bytes([4]),
+        sampling=next(iter(harness.state.waiting)).sampling,
+    )
+    (reply,) = intake.submit(harness.state, CLIENT, message, now_s=0.0)
+    assert isinstance(reply.message, messages.Refused)
+    assert reply.message.code == "duplicate_request_id"
+    harness.run()
+    assert harness.terminal["a"].reason == "length"
+
+
+def test_a_full_queue_refuses_the_next_request() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=1, max_queued=2))
+    for i in range(3):
+        harness.submit(f"r{i}", [1, i])
+    refused = harness.terminal["r2"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.code == "overloaded"
+
+
+def test_abort_matches_ids_exactly() -> None:
+    harness = make_harness()
+    harness.submit("job-1", [1, 2])
+    harness.submit("job-10", [1, 3])
+    harness.take(intake.abort(harness.state, "job-1"))
+    harness.run()
+    assert harness.terminal["job-1"].reason == "cancelled"
+    assert harness.terminal["job-10"].reason == "length"
+
+
+def test_abort_of_all_ends_waiting_and_running_requests() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=1))
+    harness.submit("a", [1, 2])
+    harness.send_plan()
+    harness.submit("b", [1, 3])
+    harness.take(intake.abort(harness.state, None))
+    assert {ended.reason for ended in harness.terminal.values()} == {"cancelled"}
+    harness.retire()
+    assert not harness.outputs, "results of cancelled rows are dropped"
+
+
+def test_a_chosen_id_outside_the_vocabulary_is_refused() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2], num_top_logprobs=0, logprob_ids=(1, VOCABULARY))
+    refused = harness.terminal["a"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.field == "token_ids_logprob"
