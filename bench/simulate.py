@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench import results, summary
 from bench.client import connected, require_loopback
-from bench.command import CannotMeasure, count, exit_status, parser_of, positive
+from bench.command import CannotMeasure, count, directory, exit_status, parser_of, positive
 from bench.context import load_tokenizer
 from bench.plots import require_matplotlib
 from bench.shapes import SHAPES
@@ -84,9 +84,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=positive, default=1.0, help="share of the shapes' token counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other requests (default: 1)")
     parser.add_argument("--against", metavar="URL", help="send the shapes of --only to this server too, and compare")
-    parser.add_argument(
-        "--plots", type=_directory, metavar="DIR", help="also draw hit rates and waiting times into DIR"
-    )
+    parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw hit rates and waiting times into DIR")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="--against: the server's own, for the simulator")
     results.add_json_flag(parser)
     price = parser.add_argument_group("what a step costs")
@@ -197,13 +195,6 @@ def _not_negative(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
     return value
-
-
-def _directory(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is no directory; create it or name another")
-    return path
 
 
 if __name__ == "__main__":

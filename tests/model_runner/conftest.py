@@ -25,16 +25,9 @@ from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model
 from model_runner.weights import load_weights
 
-SIZES = {
-    "vocab_size": 199,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.3,
-}
+from .sizes import SHAPE, VOCABULARY
+
+SIZES = {"vocab_size": VOCABULARY} | SHAPE
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,

@@ -27,17 +27,10 @@ from transformers import (
     Starcoder2Config,
 )
 
-VOCABULARY = 199
+from .sizes import SHAPE, VOCABULARY
+
 IDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-SIZES = IDS | {
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.3,
-}
+SIZES = IDS | SHAPE
 ONE_HEAD_EACH = SIZES | {"num_key_value_heads": 6}
 
 FAMILIES: dict[str, PreTrainedConfig] = {
