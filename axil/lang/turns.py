@@ -39,7 +39,7 @@ class Turns:
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
                 self._give_back(loop)
-            else:
+            elif entry in self._waiting:
                 self._waiting.remove(entry)
             raise
         try:
@@ -61,6 +61,8 @@ class Turns:
         while self._waiting and self.num_open < self.max_open:
             i = bisect_right(self._waiting, (self._last_key, self._num_asked), key=_rank)
             key, _, granted = self._waiting.pop(i if i < len(self._waiting) else 0)
+            if granted.cancelled():  # its task was cancelled and has not run since
+                continue
             self._last_key = key
             self.num_open += 1
             granted.set_result(None)
