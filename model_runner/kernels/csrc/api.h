@@ -1,0 +1,4 @@
+// What Python calls: plain C functions of pointers and numbers. Sizes are int64_t, flags int32_t.
+#pragma once
+
+#define AXIL_API extern "C" __attribute__((visibility("default")))

@@ -1,0 +1,98 @@
+"""The compiled kernels in this process: loaded once, called through ctypes with typed signatures. Knows no model."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .build import CannotBuild, built, own_isa
+from .cpu import Isa
+
+log = logging.getLogger(__name__)
+
+HUGE_PAGE_BYTES = 2 << 20
+
+CType: TypeAlias = "type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_int32 | ctypes.c_float | ctypes.c_double]"
+Pointer = ctypes.c_void_p
+"""A tensor's `data_ptr()`, or None."""
+Int = ctypes.c_int64
+Float = ctypes.c_float
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded library; `isa` is what it was compiled for."""
+
+    isa: Isa
+    handle: ctypes.CDLL
+
+    def function(self, name: str, *argument_types: CType, result: CType | None = None) -> Callable[..., Any]:
+        """The C function of a name, with the types of its arguments."""
+        found = getattr(self.handle, name)
+        found.argtypes = argument_types
+        found.restype = result
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def has_bfloat16_products(self) -> bool:
+        """Whether activations in front of bfloat16 weights are bfloat16 too; else they are float32."""
+        return self.isa is Isa.AVX512
+
+    def set_threads(self, count: int) -> None:
+        """How many threads the kernels use, the caller's included."""
+        self.function("axil_set_threads", ctypes.c_int32)(count)
+
+
+def load_library() -> Library | None:
+    """The kernels for this CPU, built if need be; None, with one line that says what is lost, where there are none."""
+    try:
+        return _loaded()
+    except CannotBuild as error:
+        log.warning("no CPU kernels, so the model runs in plain torch, several times slower: %s", error)
+        return None
+
+
+@functools.cache
+def _loaded() -> Library:
+    isa = own_isa()
+    return opened(isa, built(isa))
+
+
+def opened(isa: Isa, path: Path) -> Library:
+    """Load a library that was built.
+
+    Raises:
+        CannotBuild: the file can't be loaded.
+    """
+    try:
+        return Library(isa, ctypes.CDLL(str(path)))
+    except OSError as error:
+        raise CannotBuild(f"{path} can't be loaded ({error}); remove it") from error
+
+
+def huge_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros in huge pages where the system has them (half as fast again from memory); taken when touched.
+
+    Raises:
+        OSError: the system refuses to reserve that much.
+    """
+    num_elements = 1
+    for extent in shape:
+        num_elements *= extent
+    num_bytes = max(1, num_elements) * dtype.itemsize
+    memory = mmap.mmap(-1, -(-num_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
+    if num_bytes >= HUGE_PAGE_BYTES:
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as error:
+            log.debug("no huge pages: %s", error)
+    return torch.frombuffer(memory, dtype=dtype, count=num_elements).view(shape)
