@@ -40,6 +40,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing the tools for testing into $(VENV)"
 	$(PIP) $(EDITABLE) -e '.[dev,bench]'
+	$(PIP) --no-deps flashinfer-python # the tests run its Python; its dependencies bring gigabytes of CUDA
 	@touch $@
 
 # exec: signals reach axil itself, with no shell between.

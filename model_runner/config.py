@@ -11,13 +11,18 @@ from wire.flags import flag
 class RunnerConfig:
     """How the model is held and how large the KV pool is."""
 
-    dtype: str = flag("auto", "Type of weights and KV.", choices=("auto", "bfloat16", "float32"))
+    device: str = flag(
+        "auto",
+        "Where the model is computed; auto is a CUDA device where there are one and the package flashinfer-python.",
+        choices=("auto", "cpu", "cuda"),
+    )
+    dtype: str = flag("auto", "Type of weights and KV.", choices=("auto", "bfloat16", "float16", "float32"))
     model_impl: str = flag(
         "auto",
         "Code that computes the model: axil's own, or transformers' (slower); auto is axil's where it has the family.",
         choices=("auto", "axil", "transformers"),
     )
-    attention: str = flag("auto", "Attention backend.", choices=("auto", "torch"))
+    attention: str = flag("auto", "Attention backend.", choices=("auto", "torch", "flashinfer"))
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")

@@ -10,8 +10,9 @@ import torch
 
 from .attention.backend import AttentionSpec
 from .config import RunnerConfig, RunnerLaunch
+from .device import free_bytes
 from .errors import StartError
-from .host import free_memory_bytes, usable_cores
+from .host import usable_cores
 from .layers import MAX_PACKED_BYTES, can_pack
 from .model_config import ModelConfig, find_family, parse_model_config, read_json, unknown_architecture
 from .models.decoder import num_parameters
@@ -34,7 +35,7 @@ class Built:
     code: str
 
 
-def build(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress) -> Built:
+def build(launch: RunnerLaunch, dtype: torch.dtype, device: torch.device, on_progress: OnProgress) -> Built:
     """The model in the code that `--model-impl` asks for: ours where we know the architecture, else transformers'.
 
     Raises:
@@ -44,6 +45,8 @@ def build(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress) -> 
     raw, config = read_json(Path(launch.model_config)), launch.config
     is_directory, is_known = Path(launch.weights).is_dir(), find_family(raw) is not None
     match config.model_impl:
+        case "transformers" if device.type != "cpu":
+            raise StartError("--model-impl transformers computes on the CPU only; set --device cpu")
         case "transformers" if not is_directory:
             raise StartError(
                 "--model-impl transformers needs a directory with safetensors; set it to auto for this file"
@@ -52,12 +55,14 @@ def build(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress) -> 
             return _build_theirs(launch, dtype, on_progress, reason="--model-impl")
         case "auto" if is_directory and not is_known:
             unknown = unknown_architecture(raw)
+            if device.type != "cpu":
+                raise StartError(f"{unknown}; set --device cpu for transformers' code")
             try:
                 return _build_theirs(launch, dtype, on_progress, reason=str(unknown))
             except ValueError as error:
                 raise ValueError(f"{unknown}; {error}") from error
         case _:
-            return _build_own(launch, parse_model_config(raw), dtype, on_progress)
+            return _build_own(launch, parse_model_config(raw), dtype, device, on_progress)
 
 
 def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
@@ -74,20 +79,25 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
-def _build_own(launch: RunnerLaunch, model_config: ModelConfig, dtype: torch.dtype, on_progress: OnProgress) -> Built:
+def _build_own(
+    launch: RunnerLaunch, model_config: ModelConfig, dtype: torch.dtype, device: torch.device, on_progress: OnProgress
+) -> Built:
     config = launch.config
     context_tokens = _context_tokens(config, model_config.context_tokens)
     needed = num_parameters(model_config) * dtype.itemsize
     head_bytes = model_config.vocabulary * model_config.hidden_size * dtype.itemsize
-    if model_config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
+    is_packed = device.type == "cpu"
+    if is_packed and model_config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
         needed += head_bytes
-    _check_weights_fit(needed, dtype)
-    model = make_model(model_config, dtype)
+    _check_weights_fit(needed, free_bytes(device), dtype)
+    with device:
+        model = make_model(model_config, dtype)
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)
     torch.set_num_threads(config.threads or usable_cores())
-    model.pack()
+    if is_packed:
+        model.pack()
     spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
     return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil")
 
@@ -103,7 +113,7 @@ def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgr
     read = source.read_source(Path(launch.model_config))
     context_tokens = _context_tokens(config, read.context_tokens)
     num_bytes = source.num_bytes(read, dtype)
-    _check_weights_fit(num_bytes, dtype)
+    _check_weights_fit(num_bytes, free_bytes(torch.device("cpu")), dtype)
     log.info("model_impl=transformers version=%s class=%s reason=%r", source.VERSION, read.name, reason)
     torch.set_num_threads(config.threads or usable_cores())
     on_progress(0, num_bytes)
@@ -123,8 +133,7 @@ def _context_tokens(config: RunnerConfig, made_for: int) -> int:
     return config.context_length
 
 
-def _check_weights_fit(needed: int, dtype: torch.dtype) -> None:
-    free = free_memory_bytes()
+def _check_weights_fit(needed: int, free: int, dtype: torch.dtype) -> None:
     if needed <= free:
         return
     cure = "--dtype bfloat16 or a smaller model" if dtype == torch.float32 else "a smaller model"

@@ -14,13 +14,14 @@ from .errors import StartError
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 MIN_AUTO_PAGES = 16
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVPool:
-    """Per layer [num_pages + 1, page_tokens, K or V, K, H]; the last page is blank, for padding, and stays zero.
+    """Per layer [num_pages + 1, page_tokens, K or V, K, H]; the last page is blank at first, and for padding.
 
     Pages are not cleared: a slot that nobody has stored to holds anything, NaN included.
     """
@@ -31,7 +32,7 @@ class KVPool:
 
     @property
     def blank_page(self) -> int:
-        """The page of zeros behind the last usable one."""
+        """The page behind the last usable one: of zeros, unless the backend pads with rows that store there."""
         return self.num_pages
 
     def store(self, layer: int, slots_T: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> None:
@@ -40,21 +41,30 @@ class KVPool:
 
     def copy_pages(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole pages in all layers; every source is read before any destination is written."""
+        device = self.layers[0].device
+        sources, destinations = sources.to(device), destinations.to(device)
         for pages in self.layers:
             pages.index_copy_(0, destinations, pages.index_select(0, sources))
 
 
 def make_kv_pool(
-    *, num_pages: int, page_tokens: int, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
+    *,
+    num_pages: int,
+    page_tokens: int,
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device = CPU,
 ) -> KVPool:
-    """Reserve a pool; its memory is taken from the system as pages are first written.
+    """Reserve a pool; the CPU's memory is taken from the system as pages are first written.
 
     Raises:
         StartError: the system refuses to reserve that much.
     """
     shape = (num_pages + 1, page_tokens, 2, num_kv_heads, head_dim)
     try:
-        tensors = [torch.empty(shape, dtype=dtype) for _ in range(num_layers)]
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
     except RuntimeError as error:
         raise StartError(
             f"the system refused to reserve a KV pool of {num_pages * page_tokens} tokens; "

@@ -7,18 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from wire.messages import Admission, Chunk, Ready, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
-from .attention.backend import AttentionSpec
-from .attention.torch_backend import TorchAttention, TorchStep
+from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
-from .errors import StartError
-from .host import free_memory_bytes
+from .device import free_bytes, resolve_device
 from .implementation import build
 from .kv_pool import check_context_fits, choose_num_pages, token_bytes
 from .rows import RowTable
@@ -32,7 +31,7 @@ _GIB = 1 << 30
 class Loaded:
     """A runner that may take plans, what the scheduler is told of it, and what the operator is told."""
 
-    runner: Runner[TorchStep]
+    runner: Runner[Any]
     ready: Ready
     facts: dict[str, str | int | float]
 
@@ -47,8 +46,9 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     started = time.monotonic()
     config = launch.config
     files = weight_files(Path(launch.weights))
-    dtype = resolve_dtype(config.dtype)
-    built = build(launch, dtype, on_progress)
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    built = build(launch, dtype, device, on_progress)
     load_s = time.monotonic() - started
 
     spec = built.spec
@@ -58,7 +58,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     num_pages = choose_num_pages(
         page_tokens=config.page_tokens,
         token_bytes=bytes_per_token,
-        free_bytes=free_memory_bytes(),
+        free_bytes=free_bytes(device),
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
@@ -69,9 +69,9 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         page_tokens=config.page_tokens,
         is_asked_for=config.context_length is not None,
     )
-    backend = make_backend(config.attention, spec)
+    backend = make_backend(config.attention, spec, device)
     pool = backend.make_kv_pool(num_pages)
-    runner = Runner(built.model, backend, pool, tokenizer=Path(launch.tokenizer))
+    runner = Runner(built.model, backend, pool, device=device, tokenizer=Path(launch.tokenizer))
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     return Loaded(
@@ -87,6 +87,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "model_impl": built.code,
             "kv_pool_tokens": pool_tokens,
             "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
+            "device": str(device),
             "dtype": dtype_name,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),
@@ -94,26 +95,16 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     )
 
 
-def resolve_dtype(name: str) -> torch.dtype:
-    """The serving dtype; "auto" is bfloat16 where the CPU multiplies it, else float32."""
-    if name == "auto":
-        has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        return torch.bfloat16 if has_bfloat16 else torch.float32
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
-
-
-def make_backend(name: str, spec: AttentionSpec) -> TorchAttention:
-    """The backend of `--attention`; "auto" is the fastest that this machine has, so far the only one.
-
-    Raises:
-        StartError: it can't serve this model.
-    """
-    if name not in ("auto", "torch"):
-        raise StartError(f"--attention {name} is not known; set it to auto or torch")
-    backend = TorchAttention(spec)
-    if spec.dtype not in backend.capabilities().dtypes:
-        raise StartError(f"--attention {name} can't compute in {spec.dtype}; set --dtype float32")
-    return backend
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The serving dtype; "auto" is bfloat16 where the device multiplies it, else float16 on CUDA, float32 on a CPU."""
+    match name:
+        case "auto" if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        case "auto":
+            has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+            return torch.bfloat16 if has_bfloat16 else torch.float32
+        case _:
+            return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 
 
 def fingerprint(model_config: Path, files: Sequence[Path], computed_in: str) -> str:
@@ -126,7 +117,7 @@ def fingerprint(model_config: Path, files: Sequence[Path], computed_in: str) -> 
     return digest.hexdigest()[:32]
 
 
-def _warm_up(runner: Runner[TorchStep], *, page_tokens: int, num_pages: int, vocabulary: int) -> None:
+def _warm_up(runner: Runner[Any], *, page_tokens: int, num_pages: int, vocabulary: int) -> None:
     """Prefill and decode a few tokens on pages that nobody has been given yet."""
     table = RowTable(num_pages=num_pages, page_tokens=page_tokens)
     num_tokens = min(8, page_tokens * num_pages - 1)

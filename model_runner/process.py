@@ -19,7 +19,6 @@ from wire.child import Failed, LauncherGone, Notice, PeerDied, Progress, Shutdow
 from wire.messages import Fatal, Heartbeat, StepPlan, Stop, decode_to_runner, encode
 from wire.sockets import Endpoints, connected
 
-from .attention.torch_backend import TorchStep
 from .config import RunnerLaunch
 from .errors import StartError
 from .load import load
@@ -74,7 +73,7 @@ def _why_it_failed(error: Exception) -> str:
     return f"the model runner failed to start: {type(error).__name__}: {error}"
 
 
-def _serve(runner: Runner[TorchStep], plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:
+def _serve(runner: Runner[Any], plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:
     """Execute plans until `Stop`."""
     while True:
         waiting_since = time.monotonic()
@@ -92,7 +91,7 @@ def _serve(runner: Runner[TorchStep], plans: zmq.Socket[Any], results: zmq.Socke
         results.send(encode(msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=waited_s)))
 
 
-def _beat(endpoints: Endpoints, runner: Runner[TorchStep]) -> None:
+def _beat(endpoints: Endpoints, runner: Runner[Any]) -> None:
     """Say every second that the process lives, over a context of its own so that the other one can be ended."""
     results = connected(zmq.Context[Any](), zmq.PUSH, endpoints.results)
     while True:

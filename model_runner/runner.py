@@ -17,12 +17,13 @@ from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
 from .errors import FatalError
 from .grammars import GrammarRules
-from .kv_pool import KVPool
+from .kv_pool import CPU, KVPool
 from .logit_rules import LogitRules
 from .logprobs import PromptScorer
 from .models.model import Model
 from .rows import RowTable
 from .sampler import Sampled, sample
+from .staging import Staging
 
 Handle = TypeVar("Handle")
 
@@ -33,9 +34,16 @@ class Runner(Generic[Handle]):
     """A model, its KV pool and the rows that live in it."""
 
     def __init__(
-        self, model: Model, backend: AttentionBackend[Handle], pool: KVPool, *, tokenizer: Path | None = None
+        self,
+        model: Model,
+        backend: AttentionBackend[Handle],
+        pool: KVPool,
+        *,
+        device: torch.device = CPU,
+        tokenizer: Path | None = None,
     ) -> None:
         self._model = model
+        self._staging = Staging(device)
         self._backend = backend
         self._pool = pool
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
@@ -80,7 +88,7 @@ class Runner(Generic[Handle]):
         hidden_TD = self.forward(batch)
         rows = batch.rows[batch.sampled].tolist()
         sampled, failures = self._sample(hidden_TD, batch, rows)
-        prompt_logprobs, broken_rows = self._scorer.score(batch, hidden_TD, self._model.logits)
+        prompt_logprobs, broken_rows = self._scorer.score(batch, hidden_TD, self._logits)
         broken_rows += tuple(rows[i] for i in sampled.broken)
         broken = dict.fromkeys(broken_rows, NO_LOGITS) | failures
         self._table.lengths[batch.rows] = batch.kv_lens
@@ -99,7 +107,14 @@ class Runner(Generic[Handle]):
     def forward(self, batch: BatchPlan) -> Tensor:
         """Hidden states [T, D] of a batch, storing its K and V."""
         handle = self._backend.begin_step(batch)
-        return self._model.forward(batch.token_ids_T, batch.positions_T, self._backend, handle)
+        with self._staging.step():
+            token_ids_T = self._staging.device(batch.token_ids_T.numpy())
+            positions_T = self._staging.device(batch.positions_T.numpy())
+        return self._model.forward(token_ids_T, positions_T, self._backend, handle)
+
+    def _logits(self, hidden_BD: Tensor) -> Tensor:
+        """Logits [B, V] on the host, where requests' rules and the sampler read them."""
+        return self._model.logits(hidden_BD).cpu()
 
     def _copy(self, plan: StepPlan) -> None:
         if not plan.copies:
@@ -115,7 +130,7 @@ class Runner(Generic[Handle]):
         if not rows:
             return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=()), {}
         last_tokens = torch.from_numpy(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
-        logits_BV = self._model.logits(hidden_TD.index_select(0, last_tokens))
+        logits_BV = self._logits(hidden_TD.index_select(0, last_tokens.to(hidden_TD.device)))
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[batch.sampled].astype(np.int64)
         changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)

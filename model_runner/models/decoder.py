@@ -99,11 +99,12 @@ class Decoder:
         hidden_TD = F.embedding(token_ids_T, self.embedding)
         if self.shape.is_embedding_scaled:
             # A tensor of the serving dtype: transformers rounds the factor too.
-            hidden_TD = hidden_TD * torch.tensor(self.config.hidden_size**0.5, dtype=hidden_TD.dtype)
+            factor = torch.tensor(self.config.hidden_size**0.5, dtype=hidden_TD.dtype, device="cpu")
+            hidden_TD = hidden_TD * factor
         angles = local_angles = self.rotary.angles(positions_T)
         if self.local_rotary is not self.rotary:
             local_angles = self.local_rotary.angles(positions_T)
-        out_TNH = torch.empty(len(token_ids_T), self.config.num_heads, self.config.head_dim, dtype=self.embedding.dtype)
+        out_TNH = hidden_TD.new_empty(len(token_ids_T), self.config.num_heads, self.config.head_dim)
         for index, layer in enumerate(self.layers):
             own_angles = angles if self.config.windows[index] is None else local_angles
             q_TNH, k_TKH, v_TKH = self._qkv(layer, layer.input_norm(hidden_TD), own_angles)

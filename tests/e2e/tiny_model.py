@@ -13,7 +13,7 @@ from tests.fakes import VOCABULARY, write_model_dir
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, MLP = 32, 2, 1, 16, 2, 64
 
 
-def write_tiny_model(directory: Path, *, context_tokens: int = 512, seed: int = 0) -> Path:
+def write_tiny_model(directory: Path, *, context_tokens: int = 512, seed: int = 0, head_dim: int = HEAD_DIM) -> Path:
     """A random Llama over bytes whose next token depends on all before it."""
     write_model_dir(directory)
     config = {
@@ -25,7 +25,7 @@ def write_tiny_model(directory: Path, *, context_tokens: int = 512, seed: int = 
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
+        "head_dim": head_dim,
         "max_position_embeddings": context_tokens,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
@@ -47,10 +47,10 @@ def write_tiny_model(directory: Path, *, context_tokens: int = 512, seed: int = 
         tensors |= {
             f"{name}input_layernorm.weight": np.ones(HIDDEN, np.float32),
             f"{name}post_attention_layernorm.weight": np.ones(HIDDEN, np.float32),
-            f"{name}self_attn.q_proj.weight": weight(HEADS * HEAD_DIM, HIDDEN),
-            f"{name}self_attn.k_proj.weight": weight(KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{name}self_attn.v_proj.weight": weight(KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{name}self_attn.o_proj.weight": weight(HIDDEN, HEADS * HEAD_DIM),
+            f"{name}self_attn.q_proj.weight": weight(HEADS * head_dim, HIDDEN),
+            f"{name}self_attn.k_proj.weight": weight(KV_HEADS * head_dim, HIDDEN),
+            f"{name}self_attn.v_proj.weight": weight(KV_HEADS * head_dim, HIDDEN),
+            f"{name}self_attn.o_proj.weight": weight(HIDDEN, HEADS * head_dim),
             f"{name}mlp.gate_proj.weight": weight(MLP, HIDDEN),
             f"{name}mlp.up_proj.weight": weight(MLP, HIDDEN),
             f"{name}mlp.down_proj.weight": weight(HIDDEN, MLP),

@@ -15,6 +15,7 @@ from model_runner import implementation
 from model_runner import load as loading
 from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.errors import StartError
+from model_runner.kv_pool import CPU
 from model_runner.load import fingerprint, load, resolve_dtype
 
 from .conftest import save_tiny
@@ -73,7 +74,7 @@ def test_a_flag_that_does_not_fit_the_model_or_the_machine_is_named(
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     launch: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implementation, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(implementation, "free_bytes", lambda device: 1000)
     with pytest.raises(StartError, match="--dtype bfloat16"):
         _load(launch)
 
@@ -102,11 +103,12 @@ def test_the_fingerprint_changes_with_whatever_changes_the_kv(tmp_path: Path) ->
 
 def test_auto_takes_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    assert resolve_dtype("auto") == torch.bfloat16
+    assert resolve_dtype("auto", CPU) == torch.bfloat16
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert resolve_dtype("auto") == torch.float32
-    assert (resolve_dtype("bfloat16"), resolve_dtype("float32")) == (torch.bfloat16, torch.float32)
+    assert resolve_dtype("auto", CPU) == torch.float32
+    assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
+    assert resolve_dtype("float32", CPU) == torch.float32
 
 
 @pytest.fixture(scope="module")

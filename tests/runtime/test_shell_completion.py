@@ -20,7 +20,7 @@ OFFERS: list[tuple[str, set[str]]] = [
     ("axil serve --max-r", {"--max-running"}),
     ("axil serve model.gguf --max-r", {"--max-running"}),
     ("axil serve --no-over", {"--no-overlap"}),
-    ("axil serve --dtype ", {"auto", "bfloat16", "float32"}),
+    ("axil serve --dtype ", {"auto", "bfloat16", "float16", "float32"}),
     ("axil serve --dtype b", {"bfloat16"}),
     ("axil serve --dtype=b", {"bfloat16"}),
     ("axil serve --port ", set()),

@@ -1,0 +1,65 @@
+"""Which attention backend serves a model on a device, and why another one can't. Knows no weights."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from model_runner.errors import StartError
+
+from .backend import AttentionBackend, AttentionSpec, Capabilities
+from .torch_backend import TorchAttention
+
+log = logging.getLogger(__name__)
+
+INSTALL = "pip install 'axil[cuda]'"
+
+
+def make_backend(name: str, spec: AttentionSpec, device: torch.device) -> AttentionBackend[Any]:
+    """The backend of `--attention`; "auto" is the fastest that this device has.
+
+    Raises:
+        StartError: it can't serve this model on this device; names the flag.
+    """
+    backend: AttentionBackend[Any]
+    match name, device.type:
+        case "torch" | "auto", "cpu":
+            name, backend = "torch", TorchAttention(spec)
+        case "flashinfer" | "auto", "cuda":
+            name, backend = "flashinfer", _flashinfer(spec, device)
+        case "torch", _:
+            raise StartError(f"--attention torch computes on the CPU only; set it to auto, or --device cpu ({device})")
+        case "flashinfer", _:
+            raise StartError("--attention flashinfer needs a CUDA device and there is none; set it to auto")
+        case _:
+            raise StartError(f"--attention {name} is not known; set it to auto, torch or flashinfer")
+    _check(name, spec, backend.capabilities())
+    log.info("attention=%s device=%s", name, device)
+    return backend
+
+
+def _flashinfer(spec: AttentionSpec, device: torch.device) -> AttentionBackend[Any]:
+    try:
+        from .flashinfer_backend import FlashInferAttention  # takes seconds, and is there with the extra only
+    except ImportError as error:
+        raise StartError(
+            f"attention on a CUDA device needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
+        ) from error
+    return FlashInferAttention(spec, device)
+
+
+def _check(name: str, spec: AttentionSpec, can: Capabilities) -> None:
+    if spec.dtype not in can.dtypes:
+        cure = str(can.dtypes[0]).removeprefix("torch.")
+        raise StartError(f"--attention {name} can't compute in {spec.dtype}; set --dtype {cure}")
+    if can.page_tokens is not None and spec.page_tokens not in can.page_tokens:
+        raise StartError(
+            f"--attention {name} takes --page-tokens {' or '.join(map(str, can.page_tokens))}, got {spec.page_tokens}"
+        )
+    if can.head_dims is not None and spec.head_dim not in can.head_dims:
+        raise StartError(
+            f"--attention {name} takes heads of {', '.join(map(str, can.head_dims))} numbers, this model's have "
+            f"{spec.head_dim}; set --device cpu, or serve another model"
+        )

@@ -1,0 +1,86 @@
+"""Which device computes, what it has free, and when what was queued on it has run. Knows no model and no pages."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+
+from .errors import StartError
+from .host import free_memory_bytes
+
+log = logging.getLogger(__name__)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of `--device`; "auto" is CUDA's current one where it and the package for its attention are there.
+
+    Raises:
+        StartError: CUDA is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if name == "auto" and has_cuda and find_spec("flashinfer") is None:
+        log.warning("computing on the CPU, though there is a CUDA device: flashinfer-python is not installed")
+        has_cuda = False
+    if name == "cpu" or (name == "auto" and not has_cuda):
+        return torch.device("cpu")
+    if not has_cuda:
+        raise StartError(f"--device {name} needs a CUDA device that torch {torch.__version__} sees; set it to cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of the device that can still be taken."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free
+    return free_memory_bytes()
+
+
+def num_multiprocessors(device: torch.device) -> int:
+    """How many groups of cores a GPU has; 0 on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return 0
+
+
+class Fence(Protocol):
+    """A point in what the device has been told to do."""
+
+    def set(self) -> None:
+        """Put it behind all that has been queued so far."""
+
+    def wait(self) -> None:
+        """Return when the device has come to where it was set last; at once if it never was."""
+
+
+class CudaFence:
+    """A fence of the current stream."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def set(self) -> None:
+        """Record the event."""
+        self._event.record()
+
+    def wait(self) -> None:
+        """Block this thread, not the device."""
+        self._event.synchronize()
+
+
+class CpuFence:
+    """On the CPU all has run when the call returns."""
+
+    def set(self) -> None:
+        """Nothing is ever queued."""
+
+    def wait(self) -> None:
+        """Nothing is waited for."""
+
+
+def make_fence(device: torch.device) -> Fence:
+    """The device's kind of fence."""
+    return CudaFence() if device.type == "cuda" else CpuFence()

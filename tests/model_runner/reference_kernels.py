@@ -1,0 +1,165 @@
+"""FlashInfer's real wrappers on the CPU: only the compiled modules below them are replaced, by plain torch.
+
+What runs of FlashInfer: merging of arguments, checks of types, rows and shapes, buffers, its handling of `out`. What
+that leaves unproven: the kernels' numbers, the order of streams, races, and what a CUDA graph may capture.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import flashinfer
+import torch
+from torch import Tensor
+
+PLAN_ARGUMENTS = 20
+NON_CAUSAL, CAUSAL = 0, 1
+NHD = 0
+WRAPPERS = (flashinfer.BatchPrefillWithPagedKVCacheWrapper, flashinfer.BatchDecodeWithPagedKVCacheWrapper)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of FlashInfer's interface: the function as it is declared, and what it was given."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def bound(self) -> dict[str, Any]:
+        """The arguments by name, defaults left out; raises `TypeError` where the declaration does not take them."""
+        return dict(inspect.signature(self.function).bind(*self.args, **self.kwargs).arguments)
+
+
+class PrefillModule:
+    """What `get_batch_prefill_module` gives for one set of types; reads only what was planned or passed."""
+
+    def __init__(
+        self,
+        backend: str,
+        dtype_q: torch.dtype,
+        dtype_kv: torch.dtype,
+        dtype_o: torch.dtype,
+        dtype_index: torch.dtype,
+        head_dim_qk: int,
+        head_dim_vo: int,
+        pos_encoding: int,
+        has_window: bool,
+        has_softcap: bool,
+        has_fp16_qk: bool,
+    ) -> None:
+        assert backend == "fa2"
+        assert dtype_q == dtype_kv == dtype_o
+        assert dtype_index == torch.int32
+        assert (pos_encoding, has_fp16_qk) == (0, False)
+        assert head_dim_qk == head_dim_vo
+        self.dtype, self.head_dim, self.has_window, self.has_softcap = dtype_q, head_dim_qk, has_window, has_softcap
+        self.plans: list[tuple[Tensor, Tensor, Tensor, bool, int]] = []
+
+    def plan(self, *args: object) -> list[int]:
+        assert len(args) == PLAN_ARGUMENTS, "another version of FlashInfer hands its kernels other arguments"
+        float_workspace, int_workspace, host_workspace, qo_indptr, kv_indptr, kv_lens = args[:6]
+        num_rows, batch_size, num_heads, num_kv_heads, page_size, _, head_dim, _, is_causal, window_left = args[6:16]
+        assert all(x.dtype == torch.uint8 for x in (float_workspace, int_workspace, host_workspace))
+        assert all(x.dtype == torch.int32 and x.device.type == "cpu" for x in (qo_indptr, kv_indptr, kv_lens))
+        assert len(qo_indptr) == len(kv_indptr) == batch_size + 1
+        assert len(kv_lens) == batch_size
+        assert num_rows >= int(qo_indptr[-1])
+        assert head_dim == self.head_dim
+        assert num_heads % num_kv_heads == 0
+        assert (window_left >= 0) == self.has_window
+        assert (-(-kv_lens // page_size) == kv_indptr.diff()).all(), "lengths and pages planned do not agree"
+        self.plans.append((qo_indptr.clone(), kv_indptr.clone(), kv_lens.clone(), is_causal, window_left))
+        return [len(self.plans) - 1]
+
+    def paged_run(self, *args: object) -> None:
+        _, _, plan_info, q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, last_page_len, out = args[:11]
+        _, mask_mode, layout, window_left, enable_pdl = args[11:16]
+        softcap, scale = args[22:24]
+        planned_qo, planned_kv, kv_lens, is_causal, planned_window = self.plans[plan_info[0]]
+        assert torch.equal(qo_indptr, planned_qo), "run with other rows than were planned"
+        assert torch.equal(kv_indptr, planned_kv), "run with other pages than were planned"
+        assert (layout, enable_pdl, window_left) == (NHD, False, planned_window)
+        assert mask_mode == (CAUSAL if is_causal else NON_CAUSAL)
+        assert k_cache.stride() == v_cache.stride()
+        assert k_cache.stride(-1) == q.stride(-1) == out.stride(-1) == 1
+        assert q.dtype == k_cache.dtype == out.dtype == self.dtype
+        assert (softcap > 0) == self.has_softcap
+        page_size = k_cache.shape[1]
+        for b in range(len(kv_lens)):
+            pages = kv_indices[kv_indptr[b] : kv_indptr[b + 1]].long()
+            length = (len(pages) - 1) * page_size + int(last_page_len[b])
+            assert length == int(kv_lens[b]), "the lengths planned are not those of the pages passed"
+            keys, values = (cache[pages].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
+            own = slice(int(qo_indptr[b]), int(qo_indptr[b + 1]))
+            out[own] = dense_attention(
+                q[own], keys, values, scale=scale, softcap=softcap, window_left=window_left, is_causal=is_causal
+            )
+
+
+def dense_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float, window_left: int, is_causal: bool
+) -> Tensor:
+    """Attention of the last queries over all keys, in float32; `window_left` as FlashInfer counts it."""
+    num_new, length = len(q), len(k)
+    group = q.shape[1] // k.shape[1]
+    keys, values = (x.float().transpose(0, 1).repeat_interleave(group, dim=0) for x in (k, v))
+    scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    positions, seen = torch.arange(length - num_new, length)[:, None], torch.arange(length)
+    hidden = torch.zeros(num_new, length, dtype=torch.bool)
+    if is_causal:
+        hidden |= seen > positions
+    if window_left >= 0:
+        hidden |= seen < positions - window_left
+    return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values).transpose(0, 1)
+
+
+@contextmanager
+def reference_kernels(*, is_recorded: bool = True) -> Iterator[list[Call]]:
+    """Everything inside runs on the reference; gives the calls of FlashInfer's interface as they are made, if so."""
+    calls: list[Call] = []
+    module = functools.cache(PrefillModule)
+    with (
+        mock.patch.object(torch, "empty", _without_pinning(torch.empty)),
+        mock.patch.object(flashinfer.prefill, "get_batch_prefill_module", module),
+        mock.patch.object(flashinfer.decode, "get_batch_prefill_module", module),
+        ExitStack() as spies,
+    ):
+        for wrapper in WRAPPERS if is_recorded else ():
+            spies.enter_context(mock.patch.multiple(wrapper, **_spies(wrapper, calls)))
+        yield calls
+
+
+def _without_pinning(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(empty)
+    def unpinned(*args: object, **kwargs: object) -> Tensor:
+        kwargs.pop("pin_memory", None)
+        return empty(*args, **kwargs)
+
+    return unpinned
+
+
+def _spies(wrapper: type, calls: list[Call]) -> dict[str, Callable[..., Any]]:
+    """Methods that write down how they are called; `plan` of decode declares nothing, what it hands on to does."""
+
+    def spy(name: str) -> Callable[..., Any]:
+        real = getattr(wrapper, name)
+        declared = getattr(wrapper, "_plan_impl", real) if name == "plan" else real
+
+        @functools.wraps(real)
+        def recorded(*args: object, **kwargs: object) -> object:
+            calls.append(Call(f"{wrapper.__name__}.{name}", declared, args, kwargs))
+            return real(*args, **kwargs)
+
+        return recorded
+
+    return {name: spy(name) for name in ("__init__", "plan", "run")}
