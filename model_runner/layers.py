@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -60,13 +61,13 @@ class PackedLinear:
         return cast("Tensor", torch.ops.mkldnn._linear_pointwise(x_TD, self.weight, self.bias, "none", [], ""))
 
 
-AnyLinear: TypeAlias = Linear | PackedLinear
+AnyLinear: TypeAlias = Callable[[Tensor], Tensor]
+"""A linear layer in any form: rows in, rows out."""
 
 
-def packed(linear: AnyLinear) -> AnyLinear:
+def packed(linear: Linear) -> AnyLinear:
     """The same layer packed, where this CPU can and the weight is no giant; else the layer itself."""
-    is_packed = isinstance(linear, PackedLinear)
-    if is_packed or linear.weight.nbytes > MAX_PACKED_BYTES or not can_pack(linear.weight.dtype):
+    if linear.weight.nbytes > MAX_PACKED_BYTES or not can_pack(linear.weight.dtype):
         return linear
     return PackedLinear(torch.ops.mkldnn._reorder_linear_weight(linear.weight, _EXPECTED_ROWS), linear.bias)
 

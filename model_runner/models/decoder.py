@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.attention.backend import AttentionBackend
-from model_runner.layers import (
-    Angles,
-    AnyLinear,
-    Linear,
-    RMSNorm,
-    Rotary,
-    make_linear,
-    make_norm,
-    make_rotary,
-    packed,
-    rotate,
-)
+from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_linear, make_norm, make_rotary
 from model_runner.model_config import ModelConfig
+from model_runner.ops import Activation, Heads, Ops, TorchOps
 
 Handle = TypeVar("Handle")
 
@@ -44,7 +34,7 @@ class DecoderShape:
     """
 
     gguf_architecture: str
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_mlp_bias: bool = False
@@ -61,8 +51,7 @@ class Layer:
 
     input_norm: RMSNorm
     qkv: AnyLinear
-    q_norm: RMSNorm | None
-    k_norm: RMSNorm | None
+    heads: Heads
     output: AnyLinear
     attention_output_norm: RMSNorm | None
     mlp_norm: RMSNorm
@@ -86,6 +75,7 @@ class Decoder:
     head: AnyLinear
     rotary: Rotary
     local_rotary: Rotary
+    ops: Ops
 
     @property
     def vocabulary(self) -> int:
@@ -96,56 +86,47 @@ class Decoder:
         self, token_ids_T: Tensor, positions_T: Tensor, backend: AttentionBackend[Handle], handle: Handle
     ) -> Tensor:
         """Hidden states [T, D] before the last norm; stores the tokens' K and V."""
-        hidden_TD = F.embedding(token_ids_T, self.embedding)
+        ops, activation = self.ops, self.shape.activation
+        hidden_TD = F.embedding(token_ids_T, self.embedding).to(ops.activations(self.embedding.dtype))
         if self.shape.is_embedding_scaled:
-            # A tensor of the serving dtype: transformers rounds the factor too.
-            factor = torch.tensor(self.config.hidden_size**0.5, dtype=hidden_TD.dtype, device="cpu")
-            hidden_TD = hidden_TD * factor
-        angles = local_angles = self.rotary.angles(positions_T)
+            # In the serving dtype: transformers rounds the factor too.
+            hidden_TD = hidden_TD * torch.tensor(self.config.hidden_size**0.5, dtype=self.embedding.dtype).item()
+        angles = local_angles = ops.angles(self.rotary, positions_T)
         if self.local_rotary is not self.rotary:
-            local_angles = self.local_rotary.angles(positions_T)
+            local_angles = ops.angles(self.local_rotary, positions_T)
         out_TNH = hidden_TD.new_empty(len(token_ids_T), self.config.num_heads, self.config.head_dim)
+        mlp_TD: Tensor | None = None  # of the layer before, still to be added
         for index, layer in enumerate(self.layers):
             own_angles = angles if self.config.windows[index] is None else local_angles
-            q_TNH, k_TKH, v_TKH = self._qkv(layer, layer.input_norm(hidden_TD), own_angles)
+            qkv_TX = layer.qkv(ops.add_norm(hidden_TD, mlp_TD, layer.input_norm))
+            q_TNH, k_TKH, v_TKH = ops.rotated_heads(qkv_TX, layer.heads, own_angles)
             backend.forward(index, q_TNH, k_TKH, v_TKH, handle, out_TNH)
             attended_TD = layer.output(out_TNH.flatten(1))
             if layer.attention_output_norm is not None:
-                attended_TD = layer.attention_output_norm(attended_TD)
-            hidden_TD = hidden_TD + attended_TD
-            gate, up = layer.gate_up(layer.mlp_norm(hidden_TD)).chunk(2, dim=-1)
-            mlp_TD = layer.down(self._activated(gate).mul_(up))
+                attended_TD = ops.add_norm(attended_TD, None, layer.attention_output_norm)
+            gate_up_TX = layer.gate_up(ops.add_norm(hidden_TD, attended_TD, layer.mlp_norm))
+            mlp_TD = layer.down(ops.gated(gate_up_TX, activation))
             if layer.mlp_output_norm is not None:
-                mlp_TD = layer.mlp_output_norm(mlp_TD)
-            hidden_TD = hidden_TD + mlp_TD
-        return hidden_TD
+                mlp_TD = ops.add_norm(mlp_TD, None, layer.mlp_output_norm)
+        return hidden_TD if mlp_TD is None else hidden_TD.add_(mlp_TD)
 
     def logits(self, hidden_BD: Tensor) -> Tensor:
         """Logits [B, V] in float32 of the given hidden states."""
-        logits_BV = self.head(self.norm(hidden_BD)).float()
+        logits_BV = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
         cap = self.config.final_softcap
-        return logits_BV if cap is None else torch.tanh(logits_BV / cap) * cap
-
-    def _activated(self, gate: Tensor) -> Tensor:
-        return F.silu(gate) if self.shape.activation == "silu" else F.gelu(gate, approximate="tanh")
-
-    def _qkv(self, layer: Layer, hidden_TD: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = layer.qkv(hidden_TD).view(len(hidden_TD), num_heads + 2 * num_kv_heads, self.config.head_dim)
-        qk, v_TKH = qkv[:, : num_heads + num_kv_heads], qkv[:, num_heads + num_kv_heads :]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            qk = torch.cat((layer.q_norm(qk[:, :num_heads]), layer.k_norm(qk[:, num_heads:])), dim=1)
-        qk = rotate(qk, angles)
-        return qk[:, :num_heads], qk[:, num_heads:], v_TKH
+        return logits_BV if cap is None else self.ops.softcapped(logits_BV, cap)
 
     def pack(self) -> None:
         """Pack all linears, once their weights are written; frees each weight before it takes the next."""
         for layer in self.layers:
-            layer.qkv = packed(layer.qkv)
-            layer.output = packed(layer.output)
-            layer.gate_up = packed(layer.gate_up)
-            layer.down = packed(layer.down)
-        self.head = packed(self.head)
+            layer.qkv = self._packed(layer.qkv)
+            layer.output = self._packed(layer.output)
+            layer.gate_up = self._packed(layer.gate_up)
+            layer.down = self._packed(layer.down)
+        self.head = self._packed(self.head)
+
+    def _packed(self, linear: AnyLinear) -> AnyLinear:
+        return self.ops.packed(linear) if isinstance(linear, Linear) else linear
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name in a transformers checkpoint, where to write it); fused parameters appear as their parts.
@@ -170,16 +151,17 @@ class Decoder:
                 layer.gate_up, 2 * [config.intermediate_size], [prefix + "mlp.gate_proj", prefix + "mlp.up_proj"]
             )
             yield from _parts(layer.down, [config.hidden_size], [prefix + "mlp.down_proj"])
-            if layer.q_norm is not None and layer.k_norm is not None:
-                yield prefix + "self_attn.q_norm.weight", layer.q_norm.weight
-                yield prefix + "self_attn.k_norm.weight", layer.k_norm.weight
+            if layer.heads.q_norm is not None and layer.heads.k_norm is not None:
+                yield prefix + "self_attn.q_norm.weight", layer.heads.q_norm.weight
+                yield prefix + "self_attn.k_norm.weight", layer.heads.k_norm.weight
         yield "model.norm.weight", self.norm.weight
         if not config.is_embedding_tied:
+            assert isinstance(self.head, Linear), "packed weights can't be written"
             yield "lm_head.weight", self.head.weight
 
 
-def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -> Decoder:
-    """A decoder with parameters still to be written."""
+def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
+    """A decoder with parameters still to be written; `ops` are torch's if none are given."""
     embedding = torch.empty(config.vocabulary, config.hidden_size, dtype=dtype)
     head = (
         Linear(embedding, None)
@@ -198,6 +180,7 @@ def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -
         local_rotary=rotary
         if config.local_rope_theta is None
         else make_rotary(config.head_dim, config.local_rope_theta, None, dtype),
+        ops=ops or TorchOps(),
     )
 
 
@@ -218,8 +201,13 @@ def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) ->
     return Layer(
         input_norm=norm(hidden),
         qkv=make_linear(hidden, q_size + 2 * kv_size, has_bias=shape.has_qkv_bias, dtype=dtype),
-        q_norm=norm(head_dim) if shape.has_head_norms else None,
-        k_norm=norm(head_dim) if shape.has_head_norms else None,
+        heads=Heads(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=head_dim,
+            q_norm=norm(head_dim) if shape.has_head_norms else None,
+            k_norm=norm(head_dim) if shape.has_head_norms else None,
+        ),
         output=make_linear(q_size, hidden, has_bias=shape.has_output_bias, dtype=dtype),
         attention_output_norm=norm(hidden) if shape.has_output_norms else None,
         mlp_norm=norm(hidden),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from model_runner.model_config import Family, ModelConfig
+from model_runner.ops import Ops
 
 from . import gemma3, llama, mistral, qwen2, qwen3
 from .decoder import Decoder, DecoderShape, make_decoder
@@ -20,6 +21,6 @@ _SHAPES: dict[Family, Callable[[ModelConfig], DecoderShape]] = {
 }
 
 
-def make_model(config: ModelConfig, dtype: torch.dtype) -> Decoder:
-    """The model that `config` describes, with parameters still to be written."""
-    return make_decoder(config, _SHAPES[config.family](config), dtype)
+def make_model(config: ModelConfig, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
+    """The model that `config` describes, with parameters still to be written; `ops` are torch's if none are given."""
+    return make_decoder(config, _SHAPES[config.family](config), dtype, ops)

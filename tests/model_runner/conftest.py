@@ -20,6 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from model_runner.kernels.library import Library, load_library
 from model_runner.model_config import parse_model_config, read_model_config
 from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model
@@ -100,6 +101,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    """The kernels of this machine, in one thread."""
+    loaded = load_library()
+    if loaded is None:
+        pytest.skip("no compiler, or a CPU that the kernels aren't written for")
+    loaded.set_threads(1)
+    return loaded
 
 
 PACKABLE = LlamaConfig(**SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4})

@@ -2,8 +2,8 @@
 // VNNI, 16 lanes) and AVX2 with FMA (8 lanes). A kernel is written once, for `LANES` lanes.
 //
 // bfloat16 is storage. Where the CPU multiplies pairs of it (`vdpbf16ps`) activations are rounded to it too; elsewhere
-// the pairs are widened to float32 by a shift and activations stay float32. `Act` is the activations' type, and
-// `dot_pairs` the one place that knows the difference.
+// the pairs are widened to float32 by a shift and activations stay float32. `Act` is the activations' type; `part`,
+// `all_part` and `accumulate` are the only places that know the difference.
 #pragma once
 
 #include <immintrin.h>
@@ -94,16 +94,19 @@ AXIL_INLINE void store(Bf16* p, Floats v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
 }
 
-// Activations in front of bf16 weights, two at a time.
+// Products of bf16 pairs come in parts: all of a pair at once here. `part` picks a part of each lane's pair of weights,
+// `all_part` that of one pair of activations for all lanes.
 using Act = Bf16;
-using ActPair = __m512i;
-AXIL_INLINE ActPair all_pairs(const Act* p) {
+using Weights = Ints;
+using ActPart = Ints;
+constexpr int PARTS = 1;
+template <int PART> AXIL_INLINE Weights part(Ints pairs) { return pairs; }
+template <int PART> AXIL_INLINE ActPart all_part(const Act* p) {
   int32_t bits;
   memcpy(&bits, p, 4);
   return _mm512_set1_epi32(bits);
 }
-// sum += w[2i] * x[0] + w[2i + 1] * x[1] in every lane i.
-AXIL_INLINE Floats dot_pairs(Floats sum, Ints weights, ActPair x) {
+AXIL_INLINE Floats accumulate(Floats sum, Weights weights, ActPart x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), reinterpret_cast<__m512bh>(x));
 }
 
@@ -188,17 +191,16 @@ AXIL_INLINE void store(Bf16* p, Floats v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
 }
 
-// Activations in front of bf16 weights, two at a time.
+// Products of bf16 pairs come in two parts: the first of each pair, then the second, both widened to float32.
 using Act = float;
-struct ActPair {
-  Floats first, second;
-};
-AXIL_INLINE ActPair all_pairs(const Act* p) { return {_mm256_broadcast_ss(p), _mm256_broadcast_ss(p + 1)}; }
-// sum += w[2i] * x[0] + w[2i + 1] * x[1] in every lane i.
-AXIL_INLINE Floats dot_pairs(Floats sum, Ints weights, ActPair x) {
-  sum = fma(as_floats(shift_left<16>(weights)), x.first, sum);
-  return fma(as_floats(and_bits(weights, all_ints(static_cast<int32_t>(0xffff0000u)))), x.second, sum);
+using Weights = Floats;
+using ActPart = Floats;
+constexpr int PARTS = 2;
+template <int PART> AXIL_INLINE Weights part(Ints pairs) {
+  return as_floats(PART == 0 ? shift_left<16>(pairs) : and_bits(pairs, all_ints(static_cast<int32_t>(0xffff0000u))));
 }
+template <int PART> AXIL_INLINE ActPart all_part(const Act* p) { return _mm256_broadcast_ss(p + PART); }
+AXIL_INLINE Floats accumulate(Floats sum, Weights weights, ActPart x) { return fma(weights, x, sum); }
 
 // sum += w[4i .. 4i+3] (unsigned bytes) * x[0 .. 3] (signed bytes) in every lane i, without the saturation of
 // `vpmaddubsw`: even and odd bytes are widened to 16 bits first.
@@ -210,6 +212,13 @@ AXIL_INLINE void dot_bytes(Ints& sum, Ints weights, Ints x) {
 }
 
 #endif
+
+// sum += w[2i] * x[0] + w[2i + 1] * x[1] in every lane i.
+AXIL_INLINE Floats dot_pairs(Floats sum, Ints weights, const Act* x) {
+  sum = accumulate(sum, part<0>(weights), all_part<0>(x));
+  if (PARTS == 2) sum = accumulate(sum, part<PARTS - 1>(weights), all_part<PARTS - 1>(x));
+  return sum;
+}
 
 // One element of either type of storage, as a float, and back.
 AXIL_INLINE float value(float x) { return x; }

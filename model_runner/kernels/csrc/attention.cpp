@@ -1,0 +1,439 @@
+// Causal attention over the paged pool, for any mix of decoding rows and chunks of prefill.
+//
+// A tile is a few neighbouring new tokens of one row. For each kv head its queries (tokens x query heads of that kv
+// head) meet the row's positions in splits that begin at multiples of SPLIT. The softmax over one split gives a partial
+// (largest score, sum of weights, weighted values), and partials are merged in the order of their positions. So the
+// order of a token's sums depends on its position only: not on the tile that it came in, on the batch, or on whether
+// the splits of a tile were done by one thread (many tiles) or by several (few).
+#include <algorithm>
+#include <vector>
+
+#include "api.h"
+#include "kv_layout.h"
+#include "threads.h"
+
+namespace {
+
+constexpr int SPLIT = 256;
+constexpr int GROUP = 64;  // positions whose scores are looked at together
+constexpr int VECTORS = BLOCK / LANES;  // of one block's positions
+constexpr int GROUP_BLOCKS = GROUP / BLOCK;
+constexpr int ROWS = REGISTERS == 32 ? 6 : 3;  // queries at a time: 4 vectors each, and the rest for operands
+constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
+constexpr float MASKED = -1e30f;
+
+// A piece of a step's work, to be done for each kv head; filled by `axil_attention_plan`.
+struct Item {
+  int32_t first_token, num_tokens;  // of the batch
+  int32_t position;                 // of the first token
+  int32_t first_page;               // of the row's, in the list of pages
+  int32_t begin, end;               // the positions to look at; `begin` is a multiple of SPLIT
+  int32_t row_length;               // positions stored by the end of the step
+  int32_t partial;                  // where to put the partial; -1: the item is the whole tile
+};
+
+struct Tile {
+  int32_t first_token, num_tokens, first_partial, num_partials;
+};
+
+// What the layers of a step share. Python fills it: the order and types are those of `_Step` there.
+struct Step {
+  const int32_t* pages;
+  const int64_t* slots;
+  int64_t num_tokens, num_heads, num_kv_heads, head_dim, page_tokens;
+  float scale, softcap;  // softcap 0: none
+};
+
+int64_t padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+// Memory of one thread for one tile, kept for the next.
+struct Scratch {
+  std::vector<float> memory;
+  float* take(size_t& used, size_t count) {
+    float* taken = memory.data() + used;
+    used += (count + 15) / 16 * 16;
+    return taken;
+  }
+};
+
+struct Queries {
+  int count;           // tokens x query heads of one kv head
+  int group;           // query heads of one kv head
+  int32_t position;    // of the first token
+  int64_t window;      // 0: none
+  int first_seen(int r) const {
+    const int at = position + r / group;
+    return window > 0 && at + 1 > window ? static_cast<int>(at + 1 - window) : 0;
+  }
+  int end_seen(int r) const { return position + r / group + 1; }
+};
+
+template <class Stored, int R, int V>
+AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int64_t dim,
+                                  const uint32_t* const* blocks, float* scores) {
+  using L = KvLayout<Stored>;
+  Floats sums[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) sums[r][v] = zeros();
+  for (int64_t d = 0; d < dim / L::STEP; d++) {
+    const auto* x = q + d * L::STEP;
+    const auto add_part = [&](auto number) __attribute__((always_inline)) {
+      constexpr int PART = decltype(number)::value;
+      decltype(L::template query<PART>(x)) parts[R];
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * dim);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) {
+        const auto w = L::template weights<PART>(blocks[v / VECTORS] + d * BLOCK + v % VECTORS * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
+      }
+    };
+    add_part(std::integral_constant<int, 0>());
+    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) store(scores + r * GROUP + v * LANES, sums[r][v]);
+}
+
+template <class Stored, int R>
+AXIL_INLINE void score_rows(const typename KvLayout<Stored>::Query* q, int64_t dim, const uint32_t* const* blocks,
+                            int num_blocks, float* scores) {
+  constexpr int AT_ONCE = 4 / VECTORS;
+  int b = 0;
+  for (; b + AT_ONCE <= num_blocks; b += AT_ONCE)
+    score_block_rows<Stored, R, 4>(q, dim, blocks + b, scores + b * BLOCK);
+  for (; b < num_blocks; b++) score_block_rows<Stored, R, VECTORS>(q, dim, blocks + b, scores + b * BLOCK);
+}
+
+template <class Stored, int R, int V>
+AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words, int num_words,
+                            int64_t first_dim, float* sums_of_rows, int64_t dim) {
+  using L = KvLayout<Stored>;
+  Floats sums[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) sums[r][v] = load(sums_of_rows + r * dim + first_dim + v * LANES);
+  for (int t = 0; t < num_words; t++) {
+    const uint32_t* values = words[t] + first_dim;
+    const auto* x = weights + t * L::STEP;
+    const auto add_part = [&](auto number) __attribute__((always_inline)) {
+      constexpr int PART = decltype(number)::value;
+      decltype(L::template query<PART>(x)) parts[R];
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * GROUP);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) {
+        const auto w = L::template weights<PART>(values + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
+      }
+    };
+    add_part(std::integral_constant<int, 0>());
+    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) store(sums_of_rows + r * dim + first_dim + v * LANES, sums[r][v]);
+}
+
+template <class Stored, int R>
+AXIL_INLINE void weigh_rows(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words,
+                            int num_words, float* sums, int64_t dim) {
+  int64_t d = 0;
+  for (; d + 4 * LANES <= dim; d += 4 * LANES) weigh_dims<Stored, R, 4>(weights, words, num_words, d, sums, dim);
+  for (; d + 2 * LANES <= dim; d += 2 * LANES) weigh_dims<Stored, R, 2>(weights, words, num_words, d, sums, dim);
+  for (; d < dim; d += LANES) weigh_dims<Stored, R, 1>(weights, words, num_words, d, sums, dim);
+}
+
+// Call `body(number of rows as a constant, first row)` over all rows.
+template <class Body>
+AXIL_INLINE void in_rows(int count, const Body& body) {
+  int r = 0;
+  for (; r + ROWS <= count; r += ROWS) body(std::integral_constant<int, ROWS>(), r);
+  switch (count - r) {
+    case 1: body(std::integral_constant<int, 1>(), r); break;
+    case 2: body(std::integral_constant<int, 2>(), r); break;
+    case 3: body(std::integral_constant<int, ROWS < 4 ? 1 : 3>(), r); break;
+    case 4: body(std::integral_constant<int, ROWS < 5 ? 1 : 4>(), r); break;
+    case 5: body(std::integral_constant<int, ROWS < 6 ? 1 : 5>(), r); break;
+    default: break;
+  }
+}
+
+// From one query's scores over [start, start + count) to weights, and what went before rescaled to the new largest
+// score. Positions that the query doesn't see get the weight 0.
+template <class Stored>
+AXIL_INLINE void softmax(const Queries& queries, int r, int start, int count, const Step& step, float* scores,
+                         typename KvLayout<Stored>::Query* weights, float* sums, int64_t dim, float& largest_so_far,
+                         float& total) {
+  const int first = std::max(queries.first_seen(r) - start, 0), end = std::min(queries.end_seen(r) - start, count);
+  if (end <= first) {
+    for (int j = 0; j < count; j += LANES) store(weights + j, zeros());
+    return;
+  }
+  const bool is_whole = first == 0 && end == count;
+  Floats top = all(MASKED);
+  for (int j = 0; j < count; j += LANES) {
+    Floats s = mul(load(scores + j), all(step.scale));
+    if (step.softcap > 0) s = mul(hyperbolic_tangent(mul(s, all(1 / step.softcap))), all(step.softcap));
+    if (!is_whole) s = choose(lanes(first - j, end - j), s, all(MASKED));
+    store(scores + j, s);
+    top = max(top, s);  // a NaN stays where it is the second operand, and shows in the weights in any case
+  }
+  const float new_largest = std::max(largest_so_far, largest(top));
+  Floats sum_of_weights = zeros();
+  for (int j = 0; j < count; j += LANES) {
+    Floats e = exponential(sub(load(scores + j), all(new_largest)));
+    if (!is_whole) e = choose(lanes(first - j, end - j), e, zeros());
+    sum_of_weights = add(sum_of_weights, e);
+    store(weights + j, e);
+  }
+  if (new_largest != largest_so_far) {
+    const float shrink = exponential(largest_so_far - new_largest);
+    total *= shrink;
+    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, mul(load(sums + d), all(shrink)));
+    largest_so_far = new_largest;
+  }
+  total += sum(sum_of_weights);
+}
+
+template <class Stored>
+struct Partials {
+  float* largest;  // [queries]
+  float* total;    // [queries]
+  float* sums;     // [queries][dim]
+};
+
+// The partials of all queries over positions [begin, end), which lie in one split.
+template <class Stored>
+void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_head, const Step& step,
+                  const Queries& queries, const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length,
+                  float* scores, typename KvLayout<Stored>::Query* weights, uint32_t* last_word,
+                  const Partials<Stored>& out) {
+  using L = KvLayout<Stored>;
+  const int64_t dim = pool.head_dim;
+  std::fill_n(out.largest, queries.count, MASKED);
+  std::fill_n(out.total, queries.count, 0.0f);
+  std::fill_n(out.sums, queries.count * dim, 0.0f);
+  const int first_seen = queries.first_seen(0) / GROUP * GROUP;  // no query of the tile sees what lies before
+  for (int start = std::max(begin, first_seen); start < end; start += GROUP) {
+    const uint32_t* blocks[GROUP_BLOCKS];
+    const uint32_t* words[GROUP / L::STEP];
+    int num_blocks = 0;
+    for (int at = start; at < std::min(start + GROUP, end); at += BLOCK) {
+      const Stored* block = pool.block(pages[at / pool.page_tokens], at % pool.page_tokens, kv_head);
+      blocks[num_blocks] = reinterpret_cast<const uint32_t*>(block);
+      const uint32_t* values = reinterpret_cast<const uint32_t*>(block + BLOCK * dim);
+      for (int t = 0; t < BLOCK / L::STEP; t++) words[num_blocks * (BLOCK / L::STEP) + t] = values + t * dim;
+      num_blocks++;
+    }
+    // What stands behind the row's end is anybody's, NaN included, and a weight of 0 does not make it 0.
+    const int stored = std::min(num_blocks * BLOCK, row_length - start);
+    const int num_words = (stored + L::STEP - 1) / L::STEP;
+    if (stored % L::STEP != 0) {
+      for (int64_t d = 0; d < dim; d++) last_word[d] = words[num_words - 1][d] & 0xffffu;
+      words[num_words - 1] = last_word;
+    }
+    in_rows(queries.count, [&](auto rows, int r) __attribute__((always_inline)) {
+      score_rows<Stored, decltype(rows)::value>(q + r * dim, dim, blocks, num_blocks, scores + r * GROUP);
+    });
+    for (int r = 0; r < queries.count; r++)
+      softmax<Stored>(queries, r, start, num_blocks * BLOCK, step, scores + r * GROUP, weights + r * GROUP,
+                      out.sums + r * dim, dim, out.largest[r], out.total[r]);
+    in_rows(queries.count, [&](auto rows, int r) __attribute__((always_inline)) {
+      weigh_rows<Stored, decltype(rows)::value>(weights + r * GROUP, words, num_words, out.sums + r * dim, dim);
+    });
+  }
+}
+
+// Take a partial of later positions into one of earlier ones.
+AXIL_INLINE void merge(float& largest, float& total, float* sums, float later_largest, float later_total,
+                       const float* later_sums, int64_t dim) {
+  const float top = std::max(largest, later_largest);
+  const float own = exponential(largest - top), other = exponential(later_largest - top);
+  largest = top;
+  total = total * own + later_total * other;
+  for (int64_t d = 0; d < dim; d += LANES)
+    store(sums + d, fma(load(later_sums + d), all(other), mul(load(sums + d), all(own))));
+}
+
+AXIL_INLINE void write_mean(const float* sums, float total, float* out, int64_t head_dim) {
+  for (int64_t d = 0; d < head_dim; d++) out[d] = sums[d] / total;
+}
+
+// Floats that the partial of one query takes in memory: sums, then largest and total.
+int64_t partial_floats(int64_t dim) { return dim + 16; }
+
+template <class Stored>
+void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int64_t kv_head, int64_t window,
+            const float* q, int64_t q_stride, float* partials, float* out) {
+  using Query = typename KvLayout<Stored>::Query;
+  static thread_local Scratch scratch;
+  const int64_t dim = pool.head_dim, group = step.num_heads / step.num_kv_heads;
+  const Queries queries{static_cast<int>(item.num_tokens * group), static_cast<int>(group), item.position, window};
+  const size_t n = queries.count;
+  const size_t needed = n * (3 * dim + 2 * GROUP + 4) + dim + 10 * 16 + 16;
+  if (scratch.memory.size() < needed) scratch.memory.resize(needed);
+  size_t used = (64 - reinterpret_cast<uintptr_t>(scratch.memory.data()) % 64) % 64 / sizeof(float);
+  Query* own_q = reinterpret_cast<Query*>(scratch.take(used, n * dim));
+  float* scores = scratch.take(used, n * GROUP);
+  Query* weights = reinterpret_cast<Query*>(scratch.take(used, n * GROUP));
+  uint32_t* last_word = reinterpret_cast<uint32_t*>(scratch.take(used, dim));
+  const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
+  const Partials<Stored> next{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
+  for (int i = 0; i < item.num_tokens; i++)
+    for (int64_t g = 0; g < group; g++) {
+      const float* head = q + (item.first_token + i) * q_stride + (kv_head * group + g) * step.head_dim;
+      Query* own = own_q + (i * group + g) * dim;
+      for (int64_t d = 0; d < step.head_dim; d++) put(own + d, head[d]);
+      for (int64_t d = step.head_dim; d < dim; d++) put(own + d, 0.0f);
+    }
+  const int32_t* pages = step.pages + item.first_page;
+  for (int begin = item.begin; begin < item.end; begin += SPLIT) {
+    const bool is_first = begin == item.begin;
+    attend_split(pool, pages, kv_head, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.row_length,
+                 scores, weights, last_word, is_first ? running : next);
+    if (!is_first)
+      for (size_t r = 0; r < n; r++)
+        merge(running.largest[r], running.total[r], running.sums + r * dim, next.largest[r], next.total[r],
+              next.sums + r * dim, dim);
+  }
+  for (int i = 0; i < item.num_tokens; i++)
+    for (int64_t g = 0; g < group; g++) {
+      const int64_t r = i * group + g, head = kv_head * group + g;
+      if (item.partial < 0) {
+        write_mean(running.sums + r * dim, running.total[r],
+                   out + ((item.first_token + i) * step.num_heads + head) * step.head_dim, step.head_dim);
+        continue;
+      }
+      float* partial = partials + ((item.partial + i) * step.num_heads + head) * partial_floats(dim);
+      memcpy(partial, running.sums + r * dim, dim * sizeof(float));
+      partial[dim] = running.largest[r];
+      partial[dim + 1] = running.total[r];
+    }
+}
+
+void merge_tile(const Step& step, const Tile& tile, int64_t head, int64_t dim, float* partials, float* out) {
+  for (int i = 0; i < tile.num_tokens; i++) {
+    const auto partial = [&](int number) {
+      return partials + ((tile.first_partial + number * tile.num_tokens + i) * step.num_heads + head) * partial_floats(dim);
+    };
+    float* first = partial(0);
+    for (int number = 1; number < tile.num_partials; number++) {
+      const float* later = partial(number);
+      merge(first[dim], first[dim + 1], first, later[dim], later[dim + 1], later, dim);
+    }
+    write_mean(first, first[dim + 1], out + ((tile.first_token + i) * step.num_heads + head) * step.head_dim,
+               step.head_dim);
+  }
+}
+
+template <class Stored>
+void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const float* k, const float* v) {
+  constexpr int STEP = KvLayout<Stored>::STEP;
+  const int64_t dim = pool.head_dim, slot = step.slots[token];
+  const int64_t page = slot / pool.page_tokens, offset = slot % pool.page_tokens, at = offset % BLOCK;
+  for (int64_t h = 0; h < step.num_kv_heads; h++) {
+    Stored* keys = pool.block(page, offset, h);
+    Stored* values = keys + BLOCK * dim + at / STEP * STEP * dim + at % STEP;
+    for (int64_t d = 0; d < dim; d++) {
+      const bool is_real = d < step.head_dim;
+      put(keys + (d / STEP * BLOCK + at) * STEP + d % STEP, is_real ? k[h * step.head_dim + d] : 0.0f);
+      put(values + d * STEP, is_real ? v[h * step.head_dim + d] : 0.0f);
+    }
+  }
+}
+
+template <class Stored>
+void forward(const Step& step, Stored* memory, int64_t window, const Item* items, int64_t num_items, const Tile* tiles,
+             int64_t num_tiles, const float* q, int64_t q_stride, const float* k, int64_t k_stride, const float* v,
+             int64_t v_stride, float* partials, float* out) {
+  const KvPool<Stored> pool{memory, step.num_kv_heads, padded(step.head_dim), step.page_tokens};
+  parallel_ranges(step.num_tokens, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; token++)
+      put_kv(pool, step, token, k + token * k_stride, v + token * v_stride);
+  });
+  // Head by head, so that rows with common pages read them one soon after the other.
+  parallel(num_items * step.num_kv_heads, [&](int64_t piece) {
+    attend(pool, step, items[piece % num_items], piece / num_items, window, q, q_stride, partials, out);
+  });
+  parallel_ranges(num_tiles * step.num_heads, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++)
+      merge_tile(step, tiles[i / step.num_heads], i % step.num_heads, pool.head_dim, partials, out);
+  });
+}
+
+}  // namespace
+
+// The elements that one layer's page takes.
+AXIL_API int64_t axil_page_elements(int64_t num_kv_heads, int64_t head_dim, int64_t page_tokens) {
+  return 2 * page_tokens * num_kv_heads * padded(head_dim);
+}
+
+AXIL_API int64_t axil_partial_floats(int64_t head_dim) { return partial_floats(padded(head_dim)); }
+
+// Cut the rows of a batch into items, those with most work first, and tiles to be merged, of which there are some only
+// if the tiles are too few to keep all threads busy whole. `sizes` gets the numbers of items, tiles and partials.
+// With `items` null it only counts.
+AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, const int32_t* prefix_lens,
+                                  const int32_t* qo_indptr, const int32_t* kv_indptr, int64_t num_heads,
+                                  int64_t num_kv_heads, int64_t window, Item* items, Tile* tiles, int64_t* sizes) {
+  const int tile_tokens = std::max<int>(1, static_cast<int>(TILE_ROWS / (num_heads / num_kv_heads)));
+  int64_t num_whole = 0;
+  for (int64_t b = 0; b < num_rows; b++) num_whole += (extend_lens[b] + tile_tokens - 1) / tile_tokens;
+  const bool is_split = num_threads() > 1 && num_whole * num_kv_heads < 4 * num_threads();
+  int64_t num_items = 0, num_tiles = 0, num_partials = 0;
+  for (int64_t b = 0; b < num_rows; b++) {
+    const int row_length = prefix_lens[b] + extend_lens[b];
+    for (int start = 0; start < extend_lens[b]; start += tile_tokens) {
+      const int count = std::min(tile_tokens, extend_lens[b] - start), position = prefix_lens[b] + start;
+      const int first_seen = window > 0 && position + 1 > window ? static_cast<int>(position + 1 - window) : 0;
+      const int begin = first_seen / SPLIT * SPLIT, end = position + count;
+      const Item whole{qo_indptr[b] + start, count, position, kv_indptr[b], begin, end, row_length, -1};
+      const int num_splits = (end - begin + SPLIT - 1) / SPLIT;
+      if (!is_split || num_splits == 1) {
+        if (items) items[num_items] = whole;
+        num_items++;
+        continue;
+      }
+      if (items) tiles[num_tiles] = {whole.first_token, count, static_cast<int32_t>(num_partials), num_splits};
+      num_tiles++;
+      for (int at = begin; at < end; at += SPLIT) {
+        if (items) {
+          items[num_items] = whole;
+          items[num_items].begin = at;
+          items[num_items].end = std::min(at + SPLIT, end);
+          items[num_items].partial = static_cast<int32_t>(num_partials);
+        }
+        num_items++;
+        num_partials += count;
+      }
+    }
+  }
+  const auto work = [](const Item& item) { return int64_t{item.num_tokens} * (item.end - item.begin); };
+  if (items) std::stable_sort(items, items + num_items, [&](const Item& a, const Item& b) { return work(a) > work(b); });
+  sizes[0] = num_items;
+  sizes[1] = num_tiles;
+  sizes[2] = num_partials;
+}
+
+// Store the new tokens' K and V in one layer's pool, then attend. q, k and v are float32 with the given elements from
+// token to token; `out` is [tokens][heads][head_dim].
+AXIL_API void axil_attention_forward(const Step* step, void* pool, int32_t is_bf16, int64_t window, const Item* items,
+                                     int64_t num_items, const Tile* tiles, int64_t num_tiles, const float* q,
+                                     int64_t q_stride, const float* k, int64_t k_stride, const float* v,
+                                     int64_t v_stride, float* partials, float* out) {
+  if (is_bf16)
+    forward(*step, static_cast<Bf16*>(pool), window, items, num_items, tiles, num_tiles, q, q_stride, k, k_stride, v,
+            v_stride, partials, out);
+  else
+    forward(*step, static_cast<float*>(pool), window, items, num_items, tiles, num_tiles, q, q_stride, k, k_stride, v,
+            v_stride, partials, out);
+}

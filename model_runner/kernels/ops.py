@@ -1,0 +1,96 @@
+"""The arithmetic between a decoder's linears in the C++ kernels: float32 activations, whatever the weights' type."""
+
+# T tokens in batch · N query heads · K kv heads · H head dim · D model dim · V vocabulary
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from model_runner.layers import Angles, AnyLinear, Linear, RMSNorm, Rotary, packed
+from model_runner.ops import Activation, Heads
+
+from .library import Float, Int, Library, Pointer
+
+_Flag = ctypes.c_int32
+
+
+class KernelOps:
+    """`Ops` in the kernels. All tensors are contiguous."""
+
+    def __init__(self, library: Library) -> None:
+        function = library.function
+        self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)
+        self._rotate_heads = function("axil_rotate_heads", *5 * [Pointer], _Flag, Float, *4 * [Int])
+        self._angles = function("axil_angles", Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
+        self._gate = function("axil_gate", Pointer, _Flag, Pointer, Int, Int)
+        self._softcap = function("axil_softcap", Pointer, Float, Int, Int)
+
+    def activations(self, weights: torch.dtype) -> torch.dtype:
+        """Always float32."""
+        return torch.float32
+
+    def packed(self, linear: Linear) -> AnyLinear:
+        """Laid out for oneDNN; beside bfloat16 weights activations are rounded to it on the way in."""
+        inner = packed(linear)
+        if linear.weight.dtype == torch.float32:
+            return inner
+        return lambda x_TD: inner(x_TD.to(linear.weight.dtype)).float()
+
+    def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
+        """Cosines and sines [T, H / 2] in float32."""
+        frequencies = rotary.frequencies / rotary.divisors
+        shape = (len(positions_T), len(frequencies))
+        cosines, sines = torch.empty(shape), torch.empty(shape)
+        self._angles(
+            positions_T.data_ptr(), frequencies.data_ptr(), rotary.scale, cosines.data_ptr(), sines.data_ptr(), *shape
+        )
+        return Angles(cosines, sines)
+
+    def add_norm(self, hidden_TD: Tensor, added_TD: Tensor | None, norm: RMSNorm) -> Tensor:
+        """One pass over each row."""
+        out_TD = torch.empty_like(hidden_TD)
+        self._add_norm(
+            hidden_TD.data_ptr(),
+            None if added_TD is None else added_TD.data_ptr(),
+            norm.weight.data_ptr(),
+            norm.weight.dtype == torch.bfloat16,
+            norm.eps,
+            out_TD.data_ptr(),
+            *hidden_TD.shape,
+        )
+        return out_TD
+
+    def rotated_heads(self, qkv_TX: Tensor, heads: Heads, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+        """In place; gives views."""
+        q_norm, k_norm = heads.q_norm, heads.k_norm
+        self._rotate_heads(
+            qkv_TX.data_ptr(),
+            angles.cos.data_ptr(),
+            angles.signed_sin.data_ptr(),
+            None if q_norm is None else q_norm.weight.data_ptr(),
+            None if k_norm is None else k_norm.weight.data_ptr(),
+            q_norm is not None and q_norm.weight.dtype == torch.bfloat16,
+            0.0 if q_norm is None else q_norm.eps,
+            len(qkv_TX),
+            heads.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+        )
+        num_heads, num_qk = heads.num_heads, heads.num_heads + heads.num_kv_heads
+        qkv = qkv_TX.view(len(qkv_TX), num_qk + heads.num_kv_heads, heads.head_dim)
+        return qkv[:, :num_heads], qkv[:, num_heads:num_qk], qkv[:, num_qk:]
+
+    def gated(self, gate_up_TX: Tensor, activation: Activation) -> Tensor:
+        """One pass."""
+        num_tokens, width = gate_up_TX.shape
+        out = torch.empty(num_tokens, width // 2)
+        self._gate(gate_up_TX.data_ptr(), activation != "silu", out.data_ptr(), num_tokens, width // 2)
+        return out
+
+    def softcapped(self, logits_BV: Tensor, cap: float) -> Tensor:
+        """In place."""
+        self._softcap(logits_BV.data_ptr(), cap, *logits_BV.shape)
+        return logits_BV
