@@ -22,7 +22,13 @@ class RunnerConfig:
         "Code that computes the model: axil's own, or transformers' (slower); auto is axil's where it has the family.",
         choices=("auto", "axil", "transformers"),
     )
-    attention: str = flag("auto", "Attention backend.", choices=("auto", "torch", "flashinfer"))
+    attention: str = flag("auto", "Attention backend.", choices=("auto", "cpu", "torch", "flashinfer"))
+    kernels: str = flag(
+        "auto",
+        "Kernels in C++ for the CPU, compiled once by the machine's compiler; auto is where that works, off is plain "
+        "torch.",
+        choices=("auto", "off"),
+    )
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")

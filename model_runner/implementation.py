@@ -13,11 +13,14 @@ from .config import RunnerConfig, RunnerLaunch
 from .device import free_bytes
 from .errors import StartError
 from .host import usable_cores
+from .kernels.library import Library
+from .kernels.ops import KernelOps
 from .layers import MAX_PACKED_BYTES, can_pack
 from .model_config import ModelConfig, find_family, parse_model_config, read_json, unknown_architecture
 from .models.decoder import num_parameters
 from .models.model import Model
 from .models.registry import make_model
+from .ops import Ops, TorchOps
 from .weights import OnProgress, load_weights
 
 log = logging.getLogger(__name__)
@@ -35,8 +38,16 @@ class Built:
     code: str
 
 
-def build(launch: RunnerLaunch, dtype: torch.dtype, device: torch.device, on_progress: OnProgress) -> Built:
+def build(
+    launch: RunnerLaunch,
+    dtype: torch.dtype,
+    device: torch.device,
+    library: Library | None,
+    on_progress: OnProgress,
+) -> Built:
     """The model in the code that `--model-impl` asks for: ours where we know the architecture, else transformers'.
+
+    `library` are the CPU's kernels, for our own code.
 
     Raises:
         StartError: too little memory, or flags that don't fit the model; names the flag.
@@ -62,7 +73,8 @@ def build(launch: RunnerLaunch, dtype: torch.dtype, device: torch.device, on_pro
             except ValueError as error:
                 raise ValueError(f"{unknown}; {error}") from error
         case _:
-            return _build_own(launch, parse_model_config(raw), dtype, device, on_progress)
+            model_config = parse_model_config(raw)
+            return _build_own(launch, model_config, dtype, device, _make_ops(library, dtype), on_progress)
 
 
 def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
@@ -79,8 +91,17 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
+def _make_ops(library: Library | None, dtype: torch.dtype) -> Ops:
+    return TorchOps() if library is None or dtype not in KernelOps.DTYPES else KernelOps(library)
+
+
 def _build_own(
-    launch: RunnerLaunch, model_config: ModelConfig, dtype: torch.dtype, device: torch.device, on_progress: OnProgress
+    launch: RunnerLaunch,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    ops: Ops,
+    on_progress: OnProgress,
 ) -> Built:
     config = launch.config
     context_tokens = _context_tokens(config, model_config.context_tokens)
@@ -91,7 +112,7 @@ def _build_own(
         needed += head_bytes
     _check_weights_fit(needed, free_bytes(device), dtype)
     with device:
-        model = make_model(model_config, dtype)
+        model = make_model(model_config, dtype, ops)
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)

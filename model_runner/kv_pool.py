@@ -37,7 +37,8 @@ class KVPool:
 
     def store(self, layer: int, slots_T: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> None:
         """Write the tokens' K and V at their slots (page * page_tokens + offset)."""
-        self.layers[layer].flatten(0, 1).index_copy_(0, slots_T, torch.stack((k_TKH, v_TKH), dim=1))
+        slots = self.layers[layer].flatten(0, 1)
+        slots.index_copy_(0, slots_T, torch.stack((k_TKH, v_TKH), dim=1).to(slots.dtype))
 
     def copy_pages(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole pages in all layers; every source is read before any destination is written."""

@@ -18,7 +18,9 @@ from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
 from .device import free_bytes, resolve_device
+from .host import usable_cores
 from .implementation import build
+from .kernels.library import load_library
 from .kv_pool import check_context_fits, choose_num_pages, token_bytes
 from .rows import RowTable
 from .runner import Runner
@@ -47,13 +49,21 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     config = launch.config
     files = weight_files(Path(launch.weights))
     device = resolve_device(config.device)
+    library = load_library() if device.type == "cpu" and config.kernels == "auto" else None
+    if library is not None:
+        library.set_threads(config.threads or usable_cores())
     dtype = resolve_dtype(config.dtype, device)
-    built = build(launch, dtype, device, on_progress)
+    built = build(launch, dtype, device, library, on_progress)
     load_s = time.monotonic() - started
 
     spec = built.spec
+    backend = make_backend(config.attention, spec, device, library)
+    multiple = backend.capabilities().head_dim_multiple
     bytes_per_token = token_bytes(
-        num_layers=spec.num_layers, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim, dtype=dtype
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=-(-spec.head_dim // multiple) * multiple,
+        dtype=dtype,
     )
     num_pages = choose_num_pages(
         page_tokens=config.page_tokens,
@@ -69,11 +79,11 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         page_tokens=config.page_tokens,
         is_asked_for=config.context_length is not None,
     )
-    backend = make_backend(config.attention, spec, device)
     pool = backend.make_kv_pool(num_pages)
     runner = Runner(built.model, backend, pool, device=device, tokenizer=Path(launch.tokenizer))
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
+    kernels = "off" if library is None else library.isa.value
     return Loaded(
         runner=runner,
         ready=Ready(
@@ -81,7 +91,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             page_tokens=config.page_tokens,
             vocabulary=built.model.vocabulary,
             context_tokens=built.context_tokens,
-            model_fingerprint=fingerprint(Path(launch.model_config), files, f"{dtype_name} {built.code}"),
+            model_fingerprint=fingerprint(Path(launch.model_config), files, f"{dtype_name} {kernels} {built.code}"),
         ),
         facts={
             "model_impl": built.code,
@@ -89,6 +99,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
             "device": str(device),
             "dtype": dtype_name,
+            "kernels": kernels,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),
         },

@@ -49,6 +49,8 @@ class Capabilities:
     head_dims: tuple[int, ...] | None
     is_order_fixed: bool
     """Whether a token's sums run in an order that depends on absolute positions only."""
+    head_dim_multiple: int = 1
+    """To what multiple the pool pads each head."""
 
 
 class AttentionBackend(Protocol[Handle]):

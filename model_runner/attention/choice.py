@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from model_runner.errors import StartError
+from model_runner.kernels.library import Library
 
 from .backend import AttentionBackend, AttentionSpec, Capabilities
+from .cpu_backend import CpuAttention
 from .torch_backend import TorchAttention
 
 log = logging.getLogger(__name__)
@@ -17,14 +19,23 @@ log = logging.getLogger(__name__)
 INSTALL = "pip install 'axil[cuda]'"
 
 
-def make_backend(name: str, spec: AttentionSpec, device: torch.device) -> AttentionBackend[Any]:
-    """The backend of `--attention`; "auto" is the fastest that this device has.
+def make_backend(
+    name: str, spec: AttentionSpec, device: torch.device, library: Library | None
+) -> AttentionBackend[Any]:
+    """The backend of `--attention`; "auto" is the fastest that this device has. `library` are the CPU's kernels.
 
     Raises:
         StartError: it can't serve this model on this device; names the flag.
     """
     backend: AttentionBackend[Any]
     match name, device.type:
+        case "cpu" | "auto", "cpu" if library is not None and (name == "cpu" or _suits_kernels(spec)):
+            name, backend = "cpu", CpuAttention(spec, library)
+        case "cpu", _:
+            raise StartError(
+                f"--attention cpu needs --device cpu, --kernels auto and kernels that could be built ({device}); "
+                "set it to auto"
+            )
         case "torch" | "auto", "cpu":
             name, backend = "torch", TorchAttention(spec)
         case "flashinfer" | "auto", "cuda":
@@ -34,7 +45,7 @@ def make_backend(name: str, spec: AttentionSpec, device: torch.device) -> Attent
         case "flashinfer", _:
             raise StartError("--attention flashinfer needs a CUDA device and there is none; set it to auto")
         case _:
-            raise StartError(f"--attention {name} is not known; set it to auto, torch or flashinfer")
+            raise StartError(f"--attention {name} is not known; set it to auto, cpu, torch or flashinfer")
     _check(name, spec, backend.capabilities())
     log.info("attention=%s device=%s", name, device)
     return backend
@@ -48,6 +59,16 @@ def _flashinfer(spec: AttentionSpec, device: torch.device) -> AttentionBackend[A
             f"attention on a CUDA device needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
         ) from error
     return FlashInferAttention(spec, device)
+
+
+def _suits_kernels(spec: AttentionSpec) -> bool:
+    """Whether the kernels take a model; says what is lost where they don't."""
+    try:
+        _check("cpu", spec, CpuAttention.CAPABILITIES)
+    except StartError as error:
+        log.warning("attention in plain torch, which is several times slower: %s", error)
+        return False
+    return True
 
 
 def _check(name: str, spec: AttentionSpec, can: Capabilities) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -66,6 +66,14 @@ class CpuStep:
 class CpuAttention:
     """Blocked pages, float32 and bfloat16 storage, float32 arithmetic."""
 
+    CAPABILITIES: ClassVar = Capabilities(
+        dtypes=(torch.float32, torch.bfloat16),
+        page_tokens=tuple(BLOCK_TOKENS * count for count in (1, 2, 3, 4, 8, 16)),
+        head_dims=None,
+        is_order_fixed=True,
+        head_dim_multiple=16,
+    )
+
     def __init__(self, spec: AttentionSpec, library: Library) -> None:
         self._spec = spec
         self._windows = dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers))
@@ -83,10 +91,7 @@ class CpuAttention:
 
     def capabilities(self) -> Capabilities:
         """Any heads, any window; pages of whole blocks."""
-        page_tokens = tuple(BLOCK_TOKENS * count for count in range(1, 65))
-        return Capabilities(
-            dtypes=(torch.float32, torch.bfloat16), page_tokens=page_tokens, head_dims=None, is_order_fixed=True
-        )
+        return self.CAPABILITIES
 
     def make_kv_pool(self, num_pages: int) -> KVPool:
         """Reserve the pool in huge pages.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ _Flag = ctypes.c_int32
 
 class KernelOps:
     """`Ops` in the kernels. All tensors are contiguous."""
+
+    DTYPES: ClassVar = (torch.float32, torch.bfloat16)
+    """Of weights."""
 
     def __init__(self, library: Library) -> None:
         function = library.function

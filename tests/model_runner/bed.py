@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from msgspec import structs
 
-from model_runner.attention.backend import AttentionSpec
-from model_runner.attention.torch_backend import TorchAttention, TorchStep
+from model_runner.attention.backend import AttentionBackend, AttentionSpec
+from model_runner.attention.cpu_backend import CpuAttention
+from model_runner.attention.torch_backend import TorchAttention
 from model_runner.batch import build_batch
 from model_runner.implementation import attention_spec
+from model_runner.kernels.library import Library
 from model_runner.models.decoder import Decoder
 from model_runner.models.model import Model
 from model_runner.rows import RowTable
@@ -64,19 +67,28 @@ class Output:
 
 
 class Bed:
-    """Runs prompts to a fixed number of tokens; pages are given out in a scattered order and never given back."""
+    """Runs prompts to a fixed number of tokens; pages are given out in a scattered order and never given back.
+
+    Attention is torch's, or that of a library of kernels.
+    """
 
     def __init__(
-        self, model: Model, *, num_pages: int = 256, page_tokens: int = 16, spec: AttentionSpec | None = None
+        self,
+        model: Model,
+        *,
+        num_pages: int = 256,
+        page_tokens: int = 16,
+        spec: AttentionSpec | None = None,
+        library: Library | None = None,
     ) -> None:
         self.model = model
         self.page_tokens = page_tokens
         if spec is None:
             assert isinstance(model, Decoder), "a model that isn't ours comes with its attention's shape"
             spec = attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens)
-        backend = TorchAttention(spec)
+        backend: AttentionBackend[Any] = TorchAttention(spec) if library is None else CpuAttention(spec, library)
         self.pool = backend.make_kv_pool(num_pages)
-        self.runner: Runner[TorchStep] = Runner(model, backend, self.pool)
+        self.runner: Runner[Any] = Runner(model, backend, self.pool)
         order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1))
         self.free_pages: list[int] = order.tolist()
         self._step = 0

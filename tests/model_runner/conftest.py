@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from model_runner.kernels.library import Library, load_library
+from model_runner.kernels.ops import KernelOps
 from model_runner.model_config import parse_model_config, read_model_config
 from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model
@@ -130,10 +131,13 @@ def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> Pre
     return model
 
 
-def load_directory(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A saved checkpoint as our model."""
-    model = make_model(read_model_config(directory / "config.json"), dtype)
+def load_directory(directory: Path, dtype: torch.dtype = torch.float32, *, library: Library | None = None) -> Decoder:
+    """A saved checkpoint as our model; packed, if it is to run in kernels."""
+    ops = None if library is None else KernelOps(library)
+    model = make_model(read_model_config(directory / "config.json"), dtype, ops)
     load_weights(model, directory, lambda done, total: None)
+    if library is not None:
+        model.pack()
     return model
 
 

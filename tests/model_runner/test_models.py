@@ -25,11 +25,16 @@ def test_greedy_tokens_equal_those_of_transformers(name: str, tmp_path: Path) ->
     assert output.token_ids == expected[0, len(PROMPT) :].tolist()
 
 
+@pytest.mark.parametrize("has_kernels", [False, True])
 @pytest.mark.parametrize("name", TINY_CONFIGS)
-def test_logprobs_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logprobs_equal_those_of_transformers(
+    name: str, has_kernels: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    library = request.getfixturevalue("library") if has_kernels else None
     reference = save_tiny(name, tmp_path)
     prompt = torch.randint(0, 199, (600,), generator=torch.Generator().manual_seed(3)).tolist()
-    (output,) = Bed(load_directory(tmp_path)).generate([greedy(prompt)], 8, chunk_tokens=150)
+    bed = Bed(load_directory(tmp_path, library=library), library=library)
+    (output,) = bed.generate([greedy(prompt)], 8, chunk_tokens=150)
     with torch.inference_mode():
         logits = reference(torch.tensor([prompt + output.token_ids])).logits[0, len(prompt) - 1 : -1]
     expected = logits.log_softmax(-1).max(-1)
