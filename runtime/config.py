@@ -17,7 +17,11 @@ class HttpConfig:
 
     host: str = flag("127.0.0.1", "Address to listen on.")
     port: int = flag(30000, "Port to listen on; 0 takes a free one.")
-    api_key: str | None = flag(None, "Key that requests must carry as a bearer token; auto asks for none.")
+    api_key: str | None = flag(None, "Key that requests must carry (bearer or x-api-key); auto asks for none.")
+    admin_api_key: str | None = flag(None, "Key for what operators do, such as /flush_cache; auto takes --api-key.")
+    cors_origins: str | None = flag(
+        None, "Origins whose pages may read answers in a browser, separated by commas, or *; auto: none."
+    )
     served_model_name: str | None = flag(None, "Name of the model in replies; auto takes it from the path.")
     max_body_bytes: int = flag(
         32 * 1024 * 1024, "Largest request body; parsing holds up all streams, about 15 ms a MB."
@@ -81,6 +85,9 @@ class ServerConfig:
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
 
+
+SECRETS = ("api_key", "admin_api_key")
+"""Settings that are told to nobody."""
 
 FLAG_GROUPS = (
     ("http", "HTTP", HttpConfig),

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from model_runner.config import RunnerLaunch
 from scheduler.config import SchedulerLaunch
 
-from .config import MODULES, ServerConfig, TokenizerLaunch
+from .config import MODULES, SECRETS, ServerConfig, TokenizerLaunch
 from .display import Display, address, curl
 from .launch import (
     Facts,
@@ -152,11 +152,10 @@ def _model_name(config: ServerConfig, files: ModelFiles) -> str:
 
 
 def _settings(config: ServerConfig) -> dict[str, str | int | float | bool | None]:
-    """Every setting but the secret one."""
+    """Every setting but the secret ones."""
     sections = (config.http, config.scheduler, config.runner, config.launch)
     merged = {name: value for section in sections for name, value in dataclasses.asdict(section).items()}
-    del merged["api_key"]
-    return merged
+    return {name: value for name, value in merged.items() if name not in SECRETS}
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,6 +25,35 @@ LARGEST_TOKEN_ID = 2**31 - 1
 _SEED_STEP = 0x9E3779B97F4A7C15
 
 
+class Range(Struct, frozen=True):
+    """The numbers from `low` (with `is_low_open`: above it) to `high`."""
+
+    low: float
+    high: float = math.inf
+    is_low_open: bool = False
+
+
+RANGES = {
+    "max_new_tokens": Range(0),
+    "temperature": Range(0),
+    "top_k": Range(1),
+    "top_p": Range(0, 1, is_low_open=True),
+    "min_p": Range(0, 1),
+    "repetition_penalty": Range(0, 2, is_low_open=True),
+    "frequency_penalty": Range(-2, 2),
+    "presence_penalty": Range(-2, 2),
+    "min_new_tokens": Range(0),
+    "seed": Range(-(2**63), 2**63 - 1),
+    "num_top_logprobs": Range(0, MAX_TOP_LOGPROBS),
+    "prompt_logprobs_from": Range(0),
+}
+"""The numbers among the sampling parameters, and where each must lie; infinity and NaN lie nowhere."""
+
+_TOKEN_IDS = Range(0, LARGEST_TOKEN_ID)
+_SPELLED = {"num_top_logprobs": "logprobs", "prompt_logprobs_from": "logprob_start_len"}
+"""What a message calls a parameter, where clients know it by another name."""
+
+
 class Grammar(Struct, frozen=True, kw_only=True):
     """What an answer's text must be: `source` in llguidance's own form (its JSON or its Lark).
 
@@ -111,27 +140,18 @@ def checked(params: SamplingParams) -> SamplingParams:
     Raises:
         Refused: a value lies outside its range; the error names field, limit and value.
     """
-    _within("max_new_tokens", params.max_new_tokens, low=0)
-    _within("temperature", params.temperature, low=0.0)
-    _within("top_k", params.top_k, low=1)
-    _within("top_p", params.top_p, low=0.0, high=1.0, is_low_open=True)
-    _within("min_p", params.min_p, low=0.0, high=1.0)
-    _within("repetition_penalty", params.repetition_penalty, low=0.0, high=2.0, is_low_open=True)
-    _within("frequency_penalty", params.frequency_penalty, low=-2.0, high=2.0)
-    _within("presence_penalty", params.presence_penalty, low=-2.0, high=2.0)
+    for name, range_ in RANGES.items():
+        _within(_SPELLED.get(name, name), getattr(params, name), range_)
     if len(params.logit_bias) > MAX_LOGIT_BIAS_IDS:
         raise Refused(
             f"logit_bias has {len(params.logit_bias):,} ids; at most {MAX_LOGIT_BIAS_IDS:,} are allowed. Send fewer.",
             field="logit_bias",
         )
-    _all_within("logit_bias", [token_id for token_id, _ in params.logit_bias], low=0, high=LARGEST_TOKEN_ID)
-    _all_within("logit_bias", [bias for _, bias in params.logit_bias], low=-MAX_LOGIT_BIAS, high=MAX_LOGIT_BIAS)
-    limit = math.inf if params.max_new_tokens is None else params.max_new_tokens
-    _within("min_new_tokens", params.min_new_tokens, low=0, high=limit)
-    _within("seed", params.seed, low=-(2**63), high=2**63 - 1)
-    _within("logprobs", params.num_top_logprobs, low=0, high=MAX_TOP_LOGPROBS)
-    _within("logprob_start_len", params.prompt_logprobs_from, low=0)
-    _all_within("token_ids_logprob", params.logprob_ids, low=0, high=LARGEST_TOKEN_ID)
+    _all_within("logit_bias", [token_id for token_id, _ in params.logit_bias], _TOKEN_IDS)
+    _all_within("logit_bias", [bias for _, bias in params.logit_bias], Range(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS))
+    if params.max_new_tokens is not None:
+        _within("min_new_tokens", params.min_new_tokens, Range(0, params.max_new_tokens))
+    _all_within("token_ids_logprob", params.logprob_ids, _TOKEN_IDS)
     if len(params.logprob_ids) > MAX_LOGPROB_IDS:
         raise Refused(
             f"token_ids_logprob has {len(params.logprob_ids):,} ids; at most {MAX_LOGPROB_IDS:,} are allowed."
@@ -168,23 +188,25 @@ def checked(params: SamplingParams) -> SamplingParams:
             f" {params.min_new_tokens}. Leave it out.",
             field="min_new_tokens",
         )
-    _all_within("stop_token_ids", params.stop_token_ids, low=0, high=LARGEST_TOKEN_ID)
+    _all_within("stop_token_ids", params.stop_token_ids, _TOKEN_IDS)
     return params
 
 
-def _all_within(field: str, values: Sequence[float], *, low: float, high: float) -> None:
+def _all_within(field: str, values: Sequence[float], range_: Range) -> None:
     """Look at the extremes first: there may be many values, and one body may hold them for many prompts."""
-    if values and not (min(values) >= low and max(values) <= high and all(map(math.isfinite, values))):
+    is_within = not values or (min(values) >= range_.low and max(values) <= range_.high)
+    if not (is_within and all(map(math.isfinite, values))):
         for value in values:
-            _within(field, value, low=low, high=high)
+            _within(field, value, range_)
 
 
-def _within(field: str, value: float | None, *, low: float, high: float = math.inf, is_low_open: bool = False) -> None:
+def _within(field: str, value: float | None, range_: Range) -> None:
     if value is None:
         return
-    is_low_ok = value > low if is_low_open else value >= low
+    low, high = range_.low, range_.high
+    is_low_ok = value > low if range_.is_low_open else value >= low
     if -math.inf < value < math.inf and is_low_ok and value <= high:  # isfinite takes no large integers
         return
-    bracket = "(" if is_low_open else "["
+    bracket = "(" if range_.is_low_open else "["
     limit = f"at least {low:g}" if high == math.inf else f"in {bracket}{low:g}, {high:g}]"
     raise Refused(f"{field} must be a finite number {limit}, got {value}. Change {field}.", field=field)

@@ -1,4 +1,4 @@
-"""The small routes: health, the model's and the server's description, flush, abort, drain, metrics, tokenise."""
+"""The small routes: health, the model's and the server's description, flush, abort, drain, metrics."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ import uuid
 import msgspec
 from aiohttp import web
 
+from runtime.config import SECRETS
 from runtime.generation import Prompt
-from runtime.generator import check_num_prompts
 from runtime.metrics import CONTENT_TYPE
 from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
-from .chat_prompt import read_chat_prompt
 from .errors import json_response
-from .fields import Fields, read_fields, shown
+from .fields import read_fields
 from .front import FRONT, Front
+from .route import Route
+from .schema import boolean, record, shown, string
 
 log = logging.getLogger(__name__)
 
-_MAX_DETOKENIZED = 131_072
-"""Token ids in one `/detokenize`: the library holds the interpreter's lock while it decodes."""
-
 _PROBE_S = 20.0
 _PROBE_SALT = "axil health probe"
-_SECRET = ("api_key",)
 
 
 async def index(request: web.Request) -> web.Response:
@@ -114,7 +111,7 @@ async def server_info(request: web.Request) -> web.Response:
     """The whole configuration and the scheduler's latest figures."""
     front = request.app[FRONT]
     stats = front.generator.client.stats
-    shown_config = {name: value for name, value in front.launch.server_info.items() if name not in _SECRET}
+    shown_config = {name: value for name, value in front.launch.server_info.items() if name not in SECRETS}
     return json_response(
         {
             **shown_config,
@@ -177,57 +174,6 @@ async def metrics(request: web.Request) -> web.Response:
     return web.Response(body=front.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def tokenize(request: web.Request) -> web.Response:
-    """Token ids of a text, of each of several, or of a chat's messages."""
-    front = request.app[FRONT]
-    fields = await read_fields(request)
-    if fields.raw("messages") is not None:
-        token_ids = [await read_chat_prompt(front, fields)]
-    else:
-        token_ids = await _tokenised(front, fields)
-    counts = [len(ids) for ids in token_ids]
-    is_batch = isinstance(fields.raw("prompt"), list)
-    return json_response(
-        {
-            "tokens": token_ids if is_batch else token_ids[0],
-            "count": counts if is_batch else counts[0],
-            "max_model_len": front.generator.client.stats.context_tokens,
-        }
-    )
-
-
-async def _tokenised(front: Front, fields: Fields) -> list[list[int]]:
-    texts = fields.strings("prompt")
-    if fields.raw("prompt") is None:
-        raise fields.wrong_type("prompt", "a string or a list of strings", None)
-    check_num_prompts(len(texts), field="prompt")
-    with_special_tokens = fields.boolean("add_special_tokens", True)
-    encode = front.generator.tokenizer.encode
-    return await front.generator.off_loop(
-        sum(map(len, texts)), lambda: [encode(text, add_special_tokens=with_special_tokens) for text in texts]
-    )
-
-
-async def detokenize(request: web.Request) -> web.Response:
-    """Text of token ids."""
-    front = request.app[FRONT]
-    fields = await read_fields(request)
-    if fields.raw("tokens") is None:
-        raise fields.wrong_type("tokens", "a list of integers", None)
-    token_ids = fields.integers("tokens")
-    if len(token_ids) > _MAX_DETOKENIZED:
-        raise Refused(
-            f"tokens holds {len(token_ids):,} ids; at most {_MAX_DETOKENIZED:,} may be sent. Send them in parts.",
-            field="tokens",
-        )
-    if token_ids:
-        front.generator.known_ids(token_ids, field="tokens")
-    is_skipping = fields.boolean("skip_special_tokens", True)
-    decode = front.generator.tokenizer.decode
-    text = await front.generator.off_loop(len(token_ids), lambda: decode(token_ids, skip_special_tokens=is_skipping))
-    return json_response({"text": text})
-
-
 def _drain_state(front: Front) -> dict[str, object]:
     return {"status": front.gate.state, "open_requests": front.gate.num_inside}
 
@@ -242,3 +188,32 @@ def _model_card(front: Front) -> dict[str, object]:
         "parent": None,
         "max_model_len": front.generator.client.stats.context_tokens or None,
     }
+
+
+ROUTES = (
+    Route(method="GET", path="/", handler=index, answer="text/plain"),
+    Route(method="GET", path="/health", handler=health, access="open"),
+    Route(method="GET", path="/ready", handler=health, access="open"),
+    Route(method="GET", path="/live", handler=live, access="open"),
+    Route(method="GET", path="/health_generate", handler=health_generate, access="open", is_work=True),
+    Route(method="GET", path="/metrics", handler=metrics, access="open", answer="text/plain"),
+    Route(method="GET", path="/model_info", handler=model_info),
+    Route(method="GET", path="/get_model_info", handler=model_info),
+    Route(method="GET", path="/server_info", handler=server_info),
+    Route(method="GET", path="/get_server_info", handler=server_info),
+    Route(method="GET", path="/v1/models", handler=list_models),
+    Route(method="GET", path="/v1/models/{name:.+}", handler=show_model),
+    Route(method="GET", path="/flush_cache", handler=flush_cache, access="admin", answer="text/plain"),
+    Route(method="POST", path="/flush_cache", handler=flush_cache, access="admin", answer="text/plain"),
+    Route(
+        method="POST",
+        path="/abort_request",
+        handler=abort_request,
+        access="admin",
+        body=record({"rid": string(text="The request's id."), "abort_all": boolean(text="All requests.")}),
+        examples=({"rid": "a1"}, {"abort_all": True}),
+    ),
+    Route(method="GET", path="/drain", handler=show_drain),
+    Route(method="POST", path="/drain", handler=drain, access="admin"),
+    Route(method="DELETE", path="/drain", handler=end_drain, access="admin"),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import uuid
 
@@ -12,58 +11,66 @@ from aiohttp.typedefs import Handler, Middleware
 
 from wire.errors import AxilError, Broken, Refused
 
-from . import admin
+from . import admin, generate, openai_chat, openai_completions, openapi, tokenizing
+from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .errors import envelope, error_response, json_response
-from .fields import shown
+from .fields import BODY_SCHEMA
 from .front import FRONT, Front
-from .generate import generate
-from .openai_chat import chat_completions
-from .openai_completions import completions
+from .route import Route
+from .schema import Schema
 
 log = logging.getLogger(__name__)
 
-OPEN_TO_ALL = ("/health", "/health_generate", "/live", "/ready", "/metrics")
-"""Paths that need no API key."""
+ROUTES: tuple[Route, ...] = (
+    *admin.ROUTES,
+    *tokenizing.ROUTES,
+    *generate.ROUTES,
+    *openai_completions.ROUTES,
+    *openai_chat.ROUTES,
+    *openapi.ROUTES,
+)
+"""Everything that this server answers."""
 
 _CLIENT_GONE = 499
 
 
 def build_app(front: Front) -> web.Application:
     """The whole HTTP front. Serve it with `handler_cancellation`, so that a client's leaving cancels its request."""
+    config = front.launch.config
+    origins = frozenset(filter(None, (config.cors_origins or "").replace(",", " ").split()))
     middlewares: list[Middleware] = [_boundary]
-    if front.launch.config.api_key is not None:
-        middlewares.append(_authorised(front.launch.config.api_key))
-    app = web.Application(middlewares=middlewares, client_max_size=front.launch.config.max_body_bytes)
+    if origins:
+        middlewares.insert(0, cross_origin(origins))
+    app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[FRONT] = front
-    app.add_routes(
-        [
-            web.get("/", admin.index),
-            web.get("/health", admin.health),
-            web.get("/ready", admin.health),
-            web.get("/live", admin.live),
-            web.get("/health_generate", _admitted(admin.health_generate)),
-            web.get("/metrics", admin.metrics),
-            web.get("/model_info", admin.model_info),
-            web.get("/get_model_info", admin.model_info),
-            web.get("/server_info", admin.server_info),
-            web.get("/get_server_info", admin.server_info),
-            web.get("/flush_cache", admin.flush_cache),
-            web.post("/flush_cache", _not_for_pages(admin.flush_cache)),
-            web.post("/abort_request", _not_for_pages(admin.abort_request)),
-            web.get("/drain", admin.show_drain),
-            web.post("/drain", _not_for_pages(admin.drain)),
-            web.delete("/drain", admin.end_drain),
-            web.post("/tokenize", admin.tokenize),
-            web.post("/detokenize", admin.detokenize),
-            web.post("/generate", _admitted(generate)),
-            web.put("/generate", _admitted(generate)),
-            web.get("/v1/models", admin.list_models),
-            web.get("/v1/models/{name:.+}", admin.show_model),
-            web.post("/v1/completions", _admitted(completions)),
-            web.post("/v1/chat/completions", _admitted(chat_completions)),
-        ]
-    )
+    app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
+    app.on_response_prepare.append(add_extra_headers)
+    keys = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)
+    for route in ROUTES:
+        handler = _handler(route, keys, origins)
+        if route.method == "GET":
+            app.router.add_get(route.path, handler)  # HEAD too
+        else:
+            app.router.add_route(route.method, route.path, handler)
     return app
+
+
+def _handler(route: Route, keys: Keys, origins: frozenset[str]) -> Handler:
+    """The route's handler behind all that it asks for."""
+    handler = _with_schema(route.handler, route.body) if route.body is not None else route.handler
+    if route.is_work:
+        handler = _admitted(handler)
+    if route.access == "admin":
+        handler = not_for_pages(handler, origins)
+    return guarded(handler, keys.wanted(route.access))
+
+
+def _with_schema(handler: Handler, schema: Schema) -> Handler:
+    async def knowing(request: web.Request) -> web.StreamResponse:
+        request[BODY_SCHEMA] = schema
+        return await handler(request)
+
+    return knowing
 
 
 @web.middleware
@@ -96,18 +103,6 @@ def _admitted(handler: Handler) -> Handler:
     return admitted
 
 
-def _not_for_pages(handler: Handler) -> Handler:
-    """A handler of an operator's wish, which no web page from elsewhere may have a local server do."""
-
-    async def checked(request: web.Request) -> web.StreamResponse:
-        origin = request.headers.get("Origin")
-        if origin is not None and origin.partition("//")[2] != request.host:
-            raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
-        return await handler(request)
-
-    return checked
-
-
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
@@ -134,17 +129,3 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("%s %s failed", request.method, request.path)
         return error_response(Broken("internal error; the server's log has the traceback."))
-
-
-def _authorised(api_key: str) -> Middleware:
-    wanted = f"Bearer {api_key}".encode()
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode("utf-8", errors="surrogateescape")
-        if request.path in OPEN_TO_ALL or hmac.compare_digest(given, wanted):
-            return await handler(request)
-        message = "this server needs an API key. Send the header `Authorization: Bearer KEY`."
-        return json_response(envelope(401, message, code="invalid_api_key"), status=401)
-
-    return check

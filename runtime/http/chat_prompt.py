@@ -7,11 +7,28 @@ from collections.abc import Set
 from runtime.text.template import USUAL_ROLES, Message, template_variables
 from wire.errors import Refused
 
-from .fields import Fields, shown
+from .fields import Fields
 from .front import Front
+from .schema import Schema, boolean, either, list_of, mapping, record, shown, string
 
 _MESSAGE_CHARACTERS = 32
 """Reading and rendering a message takes the time of tokenising that many characters, besides its text."""
+
+CHAT_PROMPT_FIELDS: dict[str, Schema] = {
+    "messages": list_of(
+        record(
+            {
+                "role": string(),
+                "content": either(string(), list_of(record({"type": string(), "text": string()}))),
+            }
+        ),
+        text="The chat, in OpenAI's shape; the model's template says which roles there are.",
+    ),
+    "chat_template_kwargs": mapping(text="Variables for the template."),
+    "continue_final_message": boolean(text="Go on with the last message instead of beginning a new one."),
+    "add_generation_prompt": boolean(text="Begin the assistant's turn. Default true."),
+}
+"""A chat, as several routes take it."""
 
 
 async def read_chat_prompt(front: Front, fields: Fields) -> list[int]:

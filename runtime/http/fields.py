@@ -1,6 +1,8 @@
 """Reads a JSON body field by field, so that a wrong type is refused with the field's name, and an unknown one noted.
 
-`null` means default everywhere, and a bool is no number. Knows no field's name or meaning.
+A body is checked as a whole against its route's schema first; what is read here must be named there, so that the
+published document knows every field. `null` means default everywhere, and a bool is no number. Knows no field's name or
+meaning.
 """
 
 from __future__ import annotations
@@ -15,26 +17,33 @@ from aiohttp import web
 
 from wire.errors import Refused
 
+from .schema import Schema, check, shown
+
 log = logging.getLogger(__name__)
+
+BODY_SCHEMA = web.RequestKey("body_schema", dict[str, object])
+"""Where a route leaves the schema of its body."""
 
 BODY_S = 120.0
 """How long a request's body may take to arrive."""
 
-_SHOWN_CHARACTERS = 60
-
 _MAX_ITEMS = 100_000
 """Objects in one list, at most: each takes a kilobyte while it is read."""
+
+_CHECKED_INLINE_BYTES = 256 * 1024
+"""Larger bodies may hold so many objects that their check would hold up the streams."""
 
 _MAX_NOTED_NAMES = 100
 """Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
 
 class Fields:
-    """The fields of one JSON object; `path` is where it stands in the body."""
+    """The fields of one JSON object; `path` is where it stands in the body, `schema` what it may hold."""
 
-    def __init__(self, data: Mapping[str, object], path: str = "") -> None:
+    def __init__(self, data: Mapping[str, object], path: str = "", schema: Schema | None = None) -> None:
         self._data = data
         self._path = path
+        self._schema = schema or {}
         self._read: set[str] = set()
 
     def name(self, field: str) -> str:
@@ -43,6 +52,9 @@ class Fields:
 
     def raw(self, field: str) -> object:
         """The value as it came; None when absent."""
+        known = self._schema.get("properties")
+        is_known = not isinstance(known, dict) or field in known
+        assert is_known, f"{self.name(field)} is read, but its route's schema does not name it"
         self._read.add(field)
         return self._data.get(field)
 
@@ -102,8 +114,12 @@ class Fields:
         if value is None:
             value = {}
         if isinstance(value, dict):
-            return Fields(value, self.name(field))
+            return Fields(value, self.name(field), self._schema_of(field))
         raise self.wrong_type(field, "an object", value)
+
+    def each(self, field: str, value: object) -> Fields:
+        """An object of which `value`, one of several in `field`, stands in the field's place."""
+        return Fields({field: value}, self._path, self._schema)
 
     def mapping(self, field: str) -> dict[str, object]:
         """An object taken as a whole; empty when absent."""
@@ -129,26 +145,17 @@ class Fields:
         for i, item in enumerate(value):
             if not isinstance(item, dict):
                 raise self.wrong_type(f"{field}[{i}]", "an object", item)
-        return [Fields(item, f"{self.name(field)}[{i}]") for i, item in enumerate(value)]
+        schema = self._schema_of(field)
+        return [Fields(item, f"{self.name(field)}[{i}]", schema) for i, item in enumerate(value)]
 
     def everything(self) -> dict[str, object]:
         """The whole object, whatever it holds."""
         self._read.update(self._data)
         return dict(self._data)
 
-    def refuse(self, unsupported: Mapping[str, object]) -> None:
-        """Refuse each field that is not supported yet, unless it is empty or has the value given here as harmless.
-
-        Raises:
-            Refused: names the first such field.
-        """
-        for field, harmless in unsupported.items():
-            value = self.raw(field)
-            if not (_is_empty(value) or (value == harmless and not isinstance(value, bool))):
-                raise Refused(
-                    f"{self.name(field)} is not supported yet, got {shown(value)}. Leave it out.",
-                    field=self.name(field),
-                )
+    def _schema_of(self, field: str) -> Schema | None:
+        known = self._schema.get("properties")
+        return _schema_of_object(known.get(field)) if isinstance(known, dict) else None
 
     def wrong_type(self, field: str, wanted: str, value: object) -> Refused:
         """The error for a value of the wrong type."""
@@ -168,38 +175,26 @@ class Fields:
                 log.warning("unknown field ignored: %s", name)
 
 
+def _schema_of_object(schema: object) -> Schema | None:
+    """Where `schema` tells of objects: of one, of the items of a list, or of one of several."""
+    if not isinstance(schema, dict):
+        return None
+    if "properties" in schema:
+        return schema
+    inner = [schema.get("items"), *schema.get("anyOf", ())]
+    return next((found for found in map(_schema_of_object, inner) if found is not None), None)
+
+
 def is_integers(values: list[object]) -> bool:
     """Whether all are integers, none of them a bool."""
     return set(map(type, values)) <= {int}
 
 
-def _is_empty(value: object) -> bool:
-    match value:
-        case None | False | "":
-            return True
-        case list():
-            return all(item in (None, "") for item in value)
-        case dict():
-            return not value
-        case _:
-            return False
-
-
-def shown(value: object) -> str:
-    """A value for a message: as JSON, shortened."""
-    try:
-        text = orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # nested too deeply
-        text = f"a deeply nested {type(value).__name__}"
-    text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
-
-
 async def read_fields(request: web.Request) -> Fields:
-    """The request's body.
+    """The request's body, checked against the schema of its route.
 
     Raises:
-        Refused: it is no JSON object in UTF-8.
+        Refused: it is no JSON object in UTF-8, or not what the schema says.
         web.HTTPRequestEntityTooLarge: it is over the limit.
         web.HTTPRequestTimeout: it has not come within `BODY_S`.
     """
@@ -216,7 +211,12 @@ async def read_fields(request: web.Request) -> Fields:
         raise Refused(f"the body is no valid JSON: {error}. Send a JSON object in UTF-8.") from error
     if not isinstance(data, dict):
         raise Refused(f"the body must be a JSON object, got {shown(data)}. Send a JSON object.")
-    return Fields(data)
+    schema: Schema = request[BODY_SCHEMA]
+    if len(body) < _CHECKED_INLINE_BYTES:
+        check(schema, data, "")
+    else:
+        await asyncio.to_thread(check, schema, data, "")
+    return Fields(data, schema=schema)
 
 
 def _parsed(body: bytes) -> object:

@@ -14,15 +14,26 @@ from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_answers, check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
-from wire.sampling import SamplingParams
+from wire.sampling import RANGES, SamplingParams
 
-from .cache_hints import read_cache_priority, read_cache_ttl_s
+from .cache_hints import HINT_FIELDS, read_cache_priority, read_cache_ttl_s
 from .errors import json_response, spelled
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
-from .sampling import OwnNames, checked_rid, read_num_samples, read_priority, read_salt, read_sampling
+from .route import Route
+from .sampling import (
+    CACHE_FIELDS,
+    SAMPLING_FIELDS,
+    OwnNames,
+    checked_rid,
+    read_num_samples,
+    read_priority,
+    read_salt,
+    read_sampling,
+)
+from .schema import boolean, either, for_each, integer, list_of, one_or_list, ranged, record, string, unsupported
 from .sse import merged, respond
-from .structured import read_grammar
+from .structured import FORM_FIELDS, read_grammar
 
 DEFAULT_NEW_TOKENS = 128
 
@@ -48,6 +59,42 @@ _UNSUPPORTED: dict[str, object] = dict.fromkeys(
         "return_entropy",
     )
 )
+
+_SAMPLING_PARAMS = record(
+    {
+        **SAMPLING_FIELDS,
+        **FORM_FIELDS,
+        "max_new_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default 128; 0 computes the prompt only."),
+        "min_new_tokens": ranged(RANGES["min_new_tokens"], "integer", text="No end before so many tokens."),
+        "sampling_seed": ranged(RANGES["seed"], "integer", text="Makes a sampled answer repeatable."),
+        "stream_interval": integer(1, text="Stream a frame for every so many tokens; the first is sent at once."),
+    }
+)
+
+GENERATE_BODY = record(
+    {
+        **CACHE_FIELDS,
+        **HINT_FIELDS,
+        "text": one_or_list(string(), text="The prompt, or several. Either this or input_ids."),
+        "input_ids": either(list_of(integer()), list_of(list_of(integer())), text="The same as token ids."),
+        "sampling_params": for_each(_SAMPLING_PARAMS),
+        "stream": boolean(text="Send the answer as server-sent events."),
+        "rid": one_or_list(string(), text="The request's id; on a batch, a string is a prefix."),
+        "return_logprob": for_each(boolean()),
+        "logprob_start_len": for_each(integer(-1), text="Also tell the logprobs of the prompt from here on; -1: not."),
+        "top_logprobs_num": for_each(ranged(RANGES["num_top_logprobs"], "integer")),
+        "token_ids_logprob": either(list_of(integer()), list_of(either(list_of(integer()), {"type": "null"}))),
+        "return_text_in_logprobs": boolean(text="Put the token's text third in each logprob."),
+        "return_prompt_token_ids": boolean(text="Add prompt_token_ids to the answer."),
+        "cache_salt": for_each(string(), text="Requests of different salts share no cache."),
+        "extra_key": for_each(string(), text="Another name of cache_salt."),
+        "session_id": string(text="Said again in meta_info, so that requests can be told apart by session."),
+        "data_parallel_rank": integer(0, 0, text="There is one replica."),
+        "routed_dp_rank": integer(0, 0, text="There is one replica."),
+        **unsupported(_UNSUPPORTED),
+    }
+)
+"""What `/generate` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +176,6 @@ async def generate(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     times = front.generator.arrival()
     fields = await read_fields(request)
-    fields.refuse(_UNSUPPORTED)
     token_ids, is_batch = await _read_prompts(front, fields)
     prompts = _read_items(front, fields, token_ids, is_batch=is_batch)
     is_batch = is_batch or len(prompts) > 1
@@ -241,7 +287,7 @@ def _per_item(fields: Fields, name: str, num_items: int, read: Callable[[Fields]
         return [read(fields)] * num_items
     if len(value) != num_items:
         raise fields.wrong_type(name, f"one value or a list of {num_items}, one for each prompt", value)
-    return [read(Fields({name: each})) for each in value]
+    return [read(fields.each(name, item)) for item in value]
 
 
 def _read_chosen_ids(fields: Fields, num_items: int) -> list[tuple[int, ...]]:
@@ -275,3 +321,15 @@ def _finish_reason(end: End, num_tokens: int) -> dict[str, object]:
             return {"type": "length", "length": num_tokens}
         case "cancelled":
             return {"type": "abort", "message": end.message or "the request was aborted"}
+
+
+_EXAMPLES: tuple[dict[str, object], ...] = (
+    {"text": "The capital of France is", "sampling_params": {"temperature": 0, "max_new_tokens": 8}},
+    {"input_ids": [[72, 105], [72]], "sampling_params": [{"max_new_tokens": 1}, {"n": 2}], "return_logprob": True},
+    {"text": "hello", "stream": True, "rid": "a1", "sampling_params": {"stop": ["\n"], "regex": "[a-z]+"}},
+)
+
+ROUTES = (
+    Route(method="POST", path="/generate", handler=generate, is_work=True, body=GENERATE_BODY, examples=_EXAMPLES),
+    Route(method="PUT", path="/generate", handler=generate, is_work=True, body=GENERATE_BODY, examples=_EXAMPLES),
+)

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from runtime.generation import End, Generation
 from wire.errors import Cancelled, Refused, UnknownModel
-from wire.sampling import SamplingParams
+from wire.sampling import RANGES, SamplingParams
 
-from .fields import Fields, read_fields, shown
+from .fields import Fields, read_fields
 from .front import FRONT, Front
-from .sampling import OwnNames, checked_rid, read_sampling
-from .structured import read_response_format
+from .sampling import CACHE_FIELDS, SAMPLING_FIELDS, OwnNames, checked_rid, read_sampling
+from .schema import Schema, boolean, ranged, record, shown, string
+from .structured import FORM_FIELDS, RESPONSE_FORMAT, read_response_format
+
+OPENAI_FIELDS: dict[str, Schema] = {
+    **SAMPLING_FIELDS,
+    **CACHE_FIELDS,
+    **FORM_FIELDS,
+    **RESPONSE_FORMAT,
+    "model": string(text="This server's model, or absent."),
+    "min_tokens": ranged(RANGES["min_new_tokens"], "integer", text="No end before so many tokens."),
+    "seed": ranged(RANGES["seed"], "integer", text="Makes a sampled answer repeatable."),
+    "rid": string(text="The request's id, for /abort_request."),
+    "stream": boolean(text="Send the answer as server-sent events."),
+    "stream_options": record({"include_usage": boolean(), "continuous_usage_stats": boolean()}),
+}
+"""The fields that both OpenAI routes have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +109,16 @@ def read_openai_sampling(fields: Fields, *, max_new_tokens: int | None, num_top_
     return read_sampling(fields, names)
 
 
-async def begin(
-    request: web.Request, *, unsupported: Mapping[str, object], prefix: str, kind: str
-) -> tuple[Fields, Answering]:
+async def begin(request: web.Request, *, prefix: str, kind: str) -> tuple[Fields, Answering]:
     """Read the body, and of it what both routes have; a stream's chunks have the object `kind`.
 
     Raises:
-        Refused: the body is no JSON object, or a field is wrong or in `unsupported`.
+        Refused: the body is no JSON object, or a field is wrong.
         UnknownModel: it names another model than this server's.
     """
     front = request.app[FRONT]
     fields = await _read_json(request)
-    _check_model(front, fields)
-    fields.refuse(unsupported)
+    check_model(front, fields)
     return fields, _read_answering(front, fields, prefix=prefix, kind=kind)
 
 
@@ -123,7 +135,7 @@ async def _read_json(request: web.Request) -> Fields:
     return await read_fields(request)
 
 
-def _check_model(front: Front, fields: Fields) -> None:
+def check_model(front: Front, fields: Fields) -> None:
     """Return when the request names this server's model, or none.
 
     Raises:

@@ -9,25 +9,41 @@ from aiohttp import web
 from runtime.generation import Generation, Prompt, TokenLogprob
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
-from wire.sampling import SamplingParams
+from wire.sampling import RANGES, SamplingParams
 
-from .chat_prompt import read_chat_prompt
+from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat_prompt
 from .errors import json_response, spelled
 from .fields import Fields
 from .front import FRONT
-from .openai import Answering, begin, finish, read_openai_sampling
+from .openai import OPENAI_FIELDS, Answering, begin, finish, read_openai_sampling
+from .route import Route
 from .sampling import read_num_samples, read_priority, read_salt
+from .schema import boolean, ranged, record, unsupported
 from .sse import merged, respond
 
-_UNSUPPORTED: dict[str, object] = {
-    "tools": None,
-    "functions": None,
-    "modalities": ["text"],
-    "audio": None,
-    "prediction": None,
-    "web_search_options": None,
-    "input_ids": None,
-}
+CHAT_BODY = record(
+    {
+        **OPENAI_FIELDS,
+        **CHAT_PROMPT_FIELDS,
+        "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default: the rest of the context."),
+        "max_completion_tokens": ranged(RANGES["max_new_tokens"], "integer", text="The newer name of max_tokens."),
+        "logprobs": boolean(text="Tell the answer's logprobs."),
+        "top_logprobs": ranged(RANGES["num_top_logprobs"], "integer", text="And those of the n most likely tokens."),
+        **unsupported(
+            {
+                "tools": None,
+                "functions": None,
+                "modalities": ["text"],
+                "audio": None,
+                "prediction": None,
+                "web_search_options": None,
+                "input_ids": None,
+            }
+        ),
+    },
+    required=("messages",),
+)
+"""What `/v1/chat/completions` takes."""
 
 _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "logprobs": "top_logprobs"}
 _NEW_NAMES = {"max_new_tokens": "max_completion_tokens"}
@@ -37,7 +53,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Give the assistant's next turn."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    fields, answering = await begin(request, unsupported=_UNSUPPORTED, prefix="chatcmpl", kind="chat.completion.chunk")
+    fields, answering = await begin(request, prefix="chatcmpl", kind="chat.completion.chunk")
     sampling = _read_sampling(fields)
     num_samples = read_num_samples(fields)
     salt, priority = read_salt(fields), read_priority(fields)
@@ -126,3 +142,24 @@ def _logprobs(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str,
         for token in tokens
     ]
     return {"content": content, "refusal": None}
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/chat/completions",
+        handler=chat_completions,
+        is_work=True,
+        body=CHAT_BODY,
+        examples=(
+            {"messages": [{"role": "user", "content": "What is gravity?"}], "max_tokens": 64},
+            {
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "response_format": {"type": "json_object"},
+                "max_tokens": 32,
+            },
+        ),
+    ),
+)

@@ -12,18 +12,35 @@ from runtime.generation import Delta, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_answers, check_num_prompts
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
+from wire.sampling import RANGES
 
 from .errors import json_response, spelled
 from .fields import Fields, is_integers
 from .front import FRONT, Front
-from .openai import Answering, begin, finish, read_openai_sampling
+from .openai import OPENAI_FIELDS, Answering, begin, finish, read_openai_sampling
+from .route import Route
 from .sampling import read_num_samples, read_priority, read_salt
+from .schema import boolean, either, integer, list_of, ranged, record, string, unsupported
 from .sse import merged, respond
 
 DEFAULT_NEW_TOKENS = 16
 
 _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-_UNSUPPORTED: dict[str, object] = {"suffix": None, "best_of": 1, "prompt_logprobs": None}
+
+COMPLETIONS_BODY = record(
+    {
+        **OPENAI_FIELDS,
+        "prompt": either(string(), list_of(string()), list_of(integer()), list_of(list_of(integer()))),
+        "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default 16."),
+        "logprobs": ranged(
+            RANGES["num_top_logprobs"], "integer", text="Tell the logprobs of the n most likely tokens."
+        ),
+        "echo": boolean(text="Put the prompt in front of the answer."),
+        **unsupported({"suffix": None, "best_of": 1, "prompt_logprobs": None}),
+    },
+    required=("prompt",),
+)
+"""What `/v1/completions` takes."""
 
 
 @dataclass(slots=True)
@@ -72,7 +89,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one prompt or several."""
     front = request.app[FRONT]
     times = front.generator.arrival()
-    fields, answering = await begin(request, unsupported=_UNSUPPORTED, prefix="cmpl", kind="text_completion")
+    fields, answering = await begin(request, prefix="cmpl", kind="text_completion")
     prompts = await _read_prompts(front, fields, answering)
     is_echoed = fields.boolean("echo", False)
     with_logprobs = prompts[0].sampling.num_top_logprobs is not None
@@ -149,3 +166,18 @@ def _joined(deltas: Sequence[Delta]) -> Delta:
         prompt_logprobs=[token for delta in deltas for token in delta.prompt_logprobs],
         end=deltas[-1].end,
     )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/completions",
+        handler=completions,
+        is_work=True,
+        body=COMPLETIONS_BODY,
+        examples=(
+            {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+            {"prompt": [[72, 105], [72]], "logprobs": 2, "echo": True, "n": 2, "stream": True},
+        ),
+    ),
+)

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wire.errors import Refused
-from wire.sampling import MAX_SAMPLES, Grammar, SamplingParams
+from wire.sampling import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGIT_BIAS_IDS,
+    MAX_SAMPLES,
+    MAX_STOP_PATTERNS,
+    MAX_STOP_REGEX_CHARACTERS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    RANGES,
+    Grammar,
+    SamplingParams,
+)
 
-from .fields import Fields, shown
+from .fields import Fields
+from .schema import Schema, boolean, integer, list_of, mapping, number, one_or_list, ranged, shown, string, unsupported
 
 MAX_RID_CHARACTERS = 256
 MAX_PRIORITY = 1000
@@ -26,6 +38,38 @@ UNSUPPORTED: dict[str, object] = {
 """Fields that clients know and this server does not, with the value that asks for nothing (beside null and empty)."""
 
 
+SAMPLING_FIELDS: dict[str, Schema] = {
+    "temperature": ranged(RANGES["temperature"], "number", text="0 takes the most likely token always. Default 1."),
+    "top_k": integer(-1, text="Only the k most likely tokens; -1 and 0: all."),
+    "top_p": ranged(RANGES["top_p"], "number", text="Only the most likely tokens that have this probability together."),
+    "min_p": ranged(RANGES["min_p"], "number", text="Only tokens at least this likely, the most likely being 1."),
+    "repetition_penalty": ranged(RANGES["repetition_penalty"], "number", text="Of tokens in prompt and answer."),
+    "frequency_penalty": ranged(RANGES["frequency_penalty"], "number", text="Times a token's count in the answer."),
+    "presence_penalty": ranged(RANGES["presence_penalty"], "number", text="Of tokens in the answer."),
+    "logit_bias": mapping(
+        number(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS), most=MAX_LOGIT_BIAS_IDS, text="Token ids, as strings, to numbers."
+    ),
+    "stop": one_or_list(string(), most=MAX_STOP_STRINGS, text="Texts that end the answer, and are cut off."),
+    "stop_token_ids": list_of(integer(), most=MAX_STOP_TOKEN_IDS, text="Tokens that end the answer."),
+    "stop_regex": one_or_list(
+        string(longest=MAX_STOP_REGEX_CHARACTERS), most=MAX_STOP_PATTERNS, text="Patterns (RE2) that end the answer."
+    ),
+    "ignore_eos": boolean(text="Go on behind an end of sequence."),
+    "skip_special_tokens": boolean(text="Leave special tokens out of the text. Default true."),
+    "no_stop_trim": boolean(text="Keep what stopped the answer in its text."),
+    "n": integer(1, MAX_SAMPLES, text="Answers to each prompt. Default 1."),
+    **unsupported(UNSUPPORTED),
+}
+"""The sampling parameters that all APIs spell alike."""
+
+CACHE_FIELDS: dict[str, Schema] = {
+    "cache_salt": string(text="Requests of different salts share no cache."),
+    "extra_key": string(text="Another name of cache_salt."),
+    "priority": integer(-MAX_PRIORITY, MAX_PRIORITY, text="Of waiting requests the higher goes first."),
+}
+"""What a request says of the cache and the queue, in all APIs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNames:
     """The sampling parameters that each API names in its own way."""
@@ -41,9 +85,8 @@ def read_sampling(fields: Fields, own: OwnNames) -> SamplingParams:
     """The sampling parameters in `fields` and `own`, unchecked as to range.
 
     Raises:
-        Refused: a field has the wrong type or is not supported.
+        Refused: a field has the wrong type.
     """
-    fields.refuse(UNSUPPORTED)
     default = SamplingParams()
     top_k = fields.integer("top_k")
 
@@ -86,18 +129,8 @@ def _read_logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
 
 
 def read_num_samples(fields: Fields) -> int:
-    """How many answers a prompt is to get.
-
-    Raises:
-        Refused: `n` is no number of answers.
-    """
-    n = fields.integer("n")
-    if n is None:
-        return 1
-    if 1 <= n <= MAX_SAMPLES:
-        return n
-    name = fields.name("n")
-    raise Refused(f"{name} must be in [1, {MAX_SAMPLES}], got {n}. Change {name}.", field=name)
+    """How many answers a prompt is to get."""
+    return fields.integer("n") or 1
 
 
 def read_salt(fields: Fields) -> str:
@@ -114,16 +147,8 @@ def read_salt(fields: Fields) -> str:
 
 
 def read_priority(fields: Fields) -> int:
-    """How early the request goes, as against others that wait; the higher, the earlier.
-
-    Raises:
-        Refused: it is no integer, or out of range.
-    """
-    priority = fields.integer("priority") or 0
-    if -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        return priority
-    name = fields.name("priority")
-    raise Refused(f"{name} must be in [{-MAX_PRIORITY}, {MAX_PRIORITY}], got {priority}. Change {name}.", field=name)
+    """How early the request goes, as against others that wait; the higher, the earlier."""
+    return fields.integer("priority") or 0
 
 
 def checked_rid(rid: str) -> str:

@@ -8,9 +8,38 @@ from runtime.text.grammar import choice_grammar, ebnf_grammar, json_grammar, reg
 from wire.errors import Refused
 from wire.sampling import Grammar
 
-from .fields import Fields, shown
+from .fields import Fields
+from .schema import Schema, boolean, either, mapping, one_or_list, record, shown, string
 
 _ANY_JSON = "$$ANY$$"
+
+FORM_FIELDS: dict[str, Schema] = {
+    "json_schema": either(string(), mapping(), boolean(), text="A JSON schema, as an object or as a string of JSON."),
+    "regex": string(text="A regular expression for the whole answer."),
+    "ebnf": string(text="A grammar, in Lark or GBNF."),
+    "structural_tag": string(text="Tags, as JSON: what stands between them must be of their schemas."),
+    "structured_outputs": record(
+        {
+            "json": either(string(), mapping(), boolean()),
+            "regex": string(),
+            "choice": one_or_list(string()),
+            "grammar": string(),
+        },
+        text="One of json, regex, choice and grammar, as in vLLM.",
+    ),
+}
+"""What forces an answer's form, in all APIs; one of them at most."""
+
+RESPONSE_FORMAT: dict[str, Schema] = {
+    "response_format": record(
+        {
+            "type": string(),
+            "json_schema": record({"schema": either(string(), mapping(), boolean())}),
+        },
+        text="type is text, json_object, json_schema or structural_tag.",
+    )
+}
+"""OpenAI's way to force an answer's form."""
 
 
 def read_grammar(fields: Fields) -> Grammar | None:

@@ -235,20 +235,6 @@ async def test_unknown_paths_and_methods_have_the_envelope_too(http: aiohttp.Cli
         assert (await response.json())["error"]["code"] == "method_not_allowed"
 
 
-async def test_a_key_is_asked_for_everywhere_but_at_health_and_metrics(tmp_path: Path) -> None:
-    config = HttpConfig(port=0, api_key="sésame")
-    async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
-        for path in ("/health", "/ready", "/metrics"):
-            async with http.get(path) as response:
-                assert response.status == 200
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sésame"}):
-            async with http.get("/v1/models", headers=headers) as response:
-                assert response.status == 401
-                assert (await response.json())["error"]["code"] == "invalid_api_key"
-        async with http.get("/v1/models", headers={"Authorization": "Bearer sésame"}) as response:
-            assert response.status == 200
-
-
 async def test_a_panic_of_a_library_is_a_500_and_the_server_goes_on(
     server: Server, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,125 @@
+"""Who may ask: API keys, and pages of other origins. Knows no route; each says itself what it needs.
+
+A key comes as `Authorization: Bearer KEY` or as `x-api-key: KEY`, and is compared in a time that tells nothing of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from wire.errors import Refused
+
+from .errors import envelope, json_response
+from .route import Access
+from .schema import shown
+
+_BEARER = "bearer "
+_PREFLIGHT_S = "600"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The keys of the server. The admin key opens everything; without one, the API key opens admin routes too."""
+
+    api_key: str | None
+    admin_api_key: str | None
+
+    def wanted(self, access: Access) -> tuple[str, ...]:
+        """The keys that open a route of this kind; none means that it is open."""
+        if access == "open":
+            return ()
+        given = tuple(key for key in (self.api_key, self.admin_api_key) if key is not None)
+        if access == "admin":
+            return given[-1:]
+        return given if self.api_key is not None else ()
+
+
+def guarded(handler: Handler, wanted: tuple[str, ...]) -> Handler:
+    """`handler` for those who bring one of the keys `wanted`."""
+    if not wanted:
+        return handler
+
+    async def checked(request: web.Request) -> web.StreamResponse:
+        given = _given_keys(request)
+        # All comparisons are made, so that the time does not tell which of the keys came close.
+        matches = [hmac.compare_digest(one, _bytes(key)) for one in given for key in wanted]
+        if any(matches):
+            return await handler(request)
+        message = "this needs an API key. Send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`."
+        if given:
+            message = "the API key is not one that may do this. Send another in `Authorization` or `x-api-key`."
+        headers = {"WWW-Authenticate": "Bearer"}
+        return json_response(envelope(401, message, code="invalid_api_key"), status=401, headers=headers)
+
+    return checked
+
+
+def not_for_pages(handler: Handler, origins: frozenset[str]) -> Handler:
+    """A handler of an operator's wish, which no web page from elsewhere may have a local server do.
+
+    Pages of one of `origins` may; that all origins may read (`*`) does not mean that all may wish.
+    """
+
+    async def checked(request: web.Request) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        is_elsewhere = origin is not None and origin.partition("//")[2] != request.host
+        # A page's image or link sends no origin, but says from where it was asked for.
+        is_elsewhere = is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
+        if is_elsewhere and origin not in origins:
+            raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
+        return await handler(request)
+
+    return checked
+
+
+def cross_origin(origins: frozenset[str]) -> Middleware:
+    """Let pages of these origins (`*`: of all) read answers, and answer their browsers' questions beforehand."""
+
+    def headers_for(origin: str) -> dict[str, str]:
+        allowed = "*" if "*" in origins else origin
+        return {"Access-Control-Allow-Origin": allowed, "Vary": "Origin"}
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if origin is None or not ("*" in origins or origin in origins):
+            return await handler(request)
+        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+            asked = request.headers.get("Access-Control-Request-Headers", "")
+            return web.Response(
+                status=204,
+                headers=headers_for(origin)
+                | {
+                    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
+                    "Access-Control-Allow-Headers": asked or "*",
+                    "Access-Control-Max-Age": _PREFLIGHT_S,
+                },
+            )
+        request[EXTRA_HEADERS] = headers_for(origin)
+        return await handler(request)
+
+    return middleware
+
+
+EXTRA_HEADERS = web.RequestKey("extra_headers", dict[str, str])
+"""Headers that go with a request's answer, whoever makes it."""
+
+
+async def add_extra_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Called for each answer before its head is sent; a stream's head goes long before the stream ends."""
+    response.headers.update(request.get(EXTRA_HEADERS, {}))
+
+
+def _given_keys(request: web.Request) -> list[bytes]:
+    authorization = request.headers.get("Authorization", "")
+    given = [authorization[len(_BEARER) :]] if authorization[: len(_BEARER)].lower() == _BEARER else []
+    given += [request.headers["x-api-key"]] if "x-api-key" in request.headers else []
+    return [_bytes(key.strip()) for key in given]
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", errors="surrogateescape")
