@@ -28,6 +28,8 @@ _NUM_BINS = 20 * _BINS_PER_OCTAVE
 _MEMORY = 1 - 1 / 256
 """What each observation leaves of the weight of those before it."""
 
+_MOST_WEIGHT = 1e100
+
 _PRIOR_WEIGHT = 4.0
 """Observations that the prior is worth."""
 
@@ -55,26 +57,31 @@ def _bin_of(num_tokens: int) -> int:
 
 @dataclass(slots=True)
 class Lengths:
-    """Weights of the outputs that ended in each bin, and of those that were cut off there."""
+    """Weights of the outputs that ended in each bin, and of those that were cut off there.
+
+    One more output weighs `latest`, which grows instead of all others' weights shrinking; `weight` counts in its units.
+    """
 
     ended: Weights = field(default_factory=lambda: np.zeros(_NUM_BINS))
     cut: Weights = field(default_factory=lambda: np.zeros(_NUM_BINS))
-
-    @property
-    def weight(self) -> float:
-        """Observations, with decay."""
-        return float(self.ended.sum() + self.cut.sum())
+    latest: float = 1.0
+    weight: float = 0.0
 
     def observe(self, output_tokens: int, *, is_cut: bool) -> None:
-        """Learn from one output."""
-        self.ended *= _MEMORY
-        self.cut *= _MEMORY
-        (self.cut if is_cut else self.ended)[_bin_of(output_tokens)] += 1.0
+        """Learn from one output. O(1)."""
+        self.latest /= _MEMORY
+        self.weight = self.weight * _MEMORY + 1.0
+        (self.cut if is_cut else self.ended)[_bin_of(output_tokens)] += self.latest
+        if self.latest > _MOST_WEIGHT:
+            self.ended /= self.latest
+            self.cut /= self.latest
+            self.latest = 1.0
 
     def with_prior(self, prior: Lengths) -> Lengths:
         """These and `_PRIOR_WEIGHT` observations in the proportions of `prior`."""
-        share = _PRIOR_WEIGHT / prior.weight
-        return Lengths(self.ended + share * prior.ended, self.cut + share * prior.cut)
+        own, share = 1 / self.latest, _PRIOR_WEIGHT / (prior.weight * prior.latest)
+        ended, cut = own * self.ended + share * prior.ended, own * self.cut + share * prior.cut
+        return Lengths(ended, cut, weight=self.weight + _PRIOR_WEIGHT)
 
     def quantiles(self) -> list[int]:
         """For each bin: the length that `QUANTILE` of the outputs that get as far as that bin don't exceed."""
@@ -94,7 +101,7 @@ def _scale_free() -> Lengths:
     survives = _PRIOR_MEDIAN_TOKENS / (_PRIOR_MEDIAN_TOKENS + np.concatenate(([0.0], _LAST_TOKENS)))
     cut = np.zeros(_NUM_BINS)
     cut[-1] = survives[-1]
-    return Lengths(survives[:-1] - survives[1:], cut)
+    return Lengths(survives[:-1] - survives[1:], cut, weight=1.0)
 
 
 @dataclass(slots=True)

@@ -25,10 +25,11 @@ def plan(state: State, *, now_s: float) -> StepPlan | None:
     state.cache.tell_time(now_s)
     _grow_decoding(state, draft)
     draft.work.decodes = len(state.decoding)
-    prefill_s = _prefill_budget_s(state, draft)
-    budget_tokens = _most_tokens(state, draft, start=0, left_s=prefill_s)
-    admit(state, draft, budget_tokens=budget_tokens, now_s=now_s)
-    _prefill(state, draft, budget_s=prefill_s, now_s=now_s)
+    if state.prefilling or (state.waiting and state.free_rows):
+        prefill_s = _prefill_budget_s(state, draft)
+        budget_tokens = _most_tokens(state, draft, start=0, left_s=prefill_s)
+        admit(state, draft, budget_tokens=budget_tokens, now_s=now_s)
+        _prefill(state, draft, budget_s=prefill_s, now_s=now_s)
     _forget_retracted(state, draft)
     return _sealed(state, draft, now_s=now_s) if state.decoding or draft.chunks else None
 
@@ -120,7 +121,6 @@ def _sealed(state: State, draft: Draft, *, now_s: float) -> StepPlan:
         step=state.next_step,
         sent_s=now_s,
         work=work,
-        predicted_s=state.cost.predict_s(work),
         decodes=decodes,
         chunks=tuple(draft.chunks),
     )

@@ -18,6 +18,9 @@ from .output_length import Estimate
 ClientId = NewType("ClientId", bytes)
 TokenIds = npt.NDArray[np.int32]
 
+_SPARE_TOKENS = 64
+"""Room for output kept at least, when prompt and output are written down together."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -45,11 +48,24 @@ class Request:
     num_skips: int = 0
     prompt_bytes: bytes = field(default=b"", repr=False)
     next_logprob: int | None = None
+    _written: TokenIds = field(default_factory=lambda: np.empty(0, np.int32), repr=False)
+    _num_written: int = 0
 
     @property
     def token_ids(self) -> TokenIds:
-        """Prompt and output known so far. O(their number) once there is output."""
-        return np.concatenate((self.prompt_ids, self.output_ids)) if self.output else self.prompt_ids
+        """Prompt and output known so far; not to be written to. O(output since it was last asked for), amortised."""
+        if not self.output:
+            return self.prompt_ids
+        num_tokens = self.num_tokens
+        if num_tokens > self._num_written:
+            if num_tokens > len(self._written):
+                known = self._written[: self._num_written] if self._num_written else self.prompt_ids
+                self._written = np.empty(num_tokens + len(self.output) + _SPARE_TOKENS, np.int32)
+                self._written[: len(known)] = known
+                self._num_written = len(known)
+            self._written[self._num_written : num_tokens] = self.output[self._num_written - self.prompt_tokens :]
+            self._num_written = num_tokens
+        return self._written[:num_tokens]
 
     @property
     def output_ids(self) -> TokenIds:

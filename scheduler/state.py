@@ -33,7 +33,6 @@ class Sent:
     step: int
     sent_s: float
     work: Work
-    predicted_s: float
     decodes: tuple[Running, ...]
     chunks: tuple[tuple[Running, Chunk], ...]
 

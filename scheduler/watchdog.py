@@ -27,6 +27,6 @@ class Watchdog:
         if not state.in_flight:
             return None
         oldest = state.in_flight[0]
-        allowed_s = max(PATIENCE_S, 10 * oldest.predicted_s)
+        allowed_s = max(PATIENCE_S, 10 * state.cost.predict_s(oldest.work))
         age_s = now_s - oldest.sent_s
         return f"step {oldest.step} has been running for {age_s:.0f} s" if age_s > allowed_s else None

@@ -98,11 +98,11 @@ class Account:
     def schedule(self, outcome: Outcome, turn: Turn, *, cached_tokens: int, running: Iterable[Row]) -> None:
         """Divide a prompt's tokens among the causes, at its first scheduling; `running` are the rows of that moment."""
         prompt, total = turn.prompt, turn.prompt_tokens
-        running = [row for row in running if row.turn.salt == turn.salt and row.turn is not turn]
+        head, salt = turn.head, turn.salt
+        # Rows that share nothing are recorded when they end: nobody asks for them before.
+        running = [row for row in running if row.head == head and row.turn.salt == salt and row.turn is not turn]
         for row in running:
-            # Rows that share nothing are recorded when they end: nobody asks for them before.
-            if row.turn.prompt[:TOKEN_BYTES] == prompt[:TOKEN_BYTES]:
-                self.compute(row)
+            self.compute(row)
         computed = max(self._computed[turn.salt].longest(prompt), cached_tokens)
         whole = min(computed // self.page_tokens * self.page_tokens, total - 1)
         in_flight = computed

@@ -13,7 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from bench.command import CannotMeasure
+
+Seconds = npt.NDArray[np.float64]
 
 
 class Price(Protocol):
@@ -21,6 +26,9 @@ class Price(Protocol):
 
     def seconds(self, *, prefill_tokens: int, context_tokens: int, decode_rows: int) -> float:
         """What the step takes."""
+
+    def decode_seconds(self, *, context_tokens: npt.NDArray[np.int64], decode_rows: int) -> Seconds:
+        """What steps without prefill take, to the last bit what `seconds` says of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,11 @@ class LinearPrice:
             + self.context_token_s * context_tokens
             + self.decode_row_s * decode_rows
         )
+
+    def decode_seconds(self, *, context_tokens: npt.NDArray[np.int64], decode_rows: int) -> Seconds:
+        """What steps without prefill take."""
+        seconds = self.base_s + self.context_token_s * context_tokens + self.decode_row_s * decode_rows
+        return np.asarray(seconds, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,14 @@ class MeasuredPrice:
             + self.context.at(context_tokens)
             + self.decode.at(decode_rows)
         )
+
+    def decode_seconds(self, *, context_tokens: npt.NDArray[np.int64], decode_rows: int) -> Seconds:
+        """What steps without prefill take."""
+        each = [
+            self.seconds(prefill_tokens=0, context_tokens=tokens, decode_rows=decode_rows)
+            for tokens in context_tokens.tolist()
+        ]
+        return np.array(each)
 
 
 def read_prices(path: Path) -> MeasuredPrice:

@@ -19,6 +19,7 @@ class Row:
 
     request_id: str
     turn: Turn
+    head: bytes
     output: list[int]
     prompt_tokens: int
     num_tokens: int
@@ -52,7 +53,12 @@ class FakeRunner:
         for admission in plan.admissions:
             turn = self.turns[admission.request_id]
             rows[admission.row] = Row(
-                admission.request_id, turn, turn.output.tolist(), turn.prompt_tokens, admission.num_cached_tokens
+                request_id=admission.request_id,
+                turn=turn,
+                head=turn.head,
+                output=turn.output.tolist(),
+                prompt_tokens=turn.prompt_tokens,
+                num_tokens=admission.num_cached_tokens,
             )
         resolved = [(rows[row], 1, True) for row in bytes_to_ids(plan.decodes)]
         decode_rows, prefill_tokens = len(resolved), 0

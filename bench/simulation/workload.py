@@ -41,6 +41,11 @@ class Turn:
         """The prompt's length."""
         return len(self.prompt) // TOKEN_BYTES
 
+    @property
+    def head(self) -> bytes:
+        """The prompt's first token: prompts that differ in it share nothing."""
+        return self.prompt[:TOKEN_BYTES]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:

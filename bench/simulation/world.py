@@ -18,7 +18,7 @@ from bench.simulation.fast_forward import fast_forward
 from bench.simulation.pipeline import Pipeline
 from bench.simulation.price import Price
 from bench.simulation.runner import FakeRunner
-from bench.simulation.workload import LARGEST_ID, TOKEN_BYTES, Session, Turn, Workload
+from bench.simulation.workload import LARGEST_ID, Session, Turn, Workload
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.leave import fail_stalled
@@ -126,7 +126,7 @@ class World:
         for turn in turns:
             self.serial += 1
             session.open_turns += 1
-            session.heads.add(turn.prompt[:TOKEN_BYTES])
+            session.heads.add(turn.head)
             heappush(self.due, (self.now_s + turn.think_s, self.serial, session, turn))
 
     def _arrive(self) -> None:

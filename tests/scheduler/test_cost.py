@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from scheduler.cost import StepCost, Work
@@ -61,3 +62,17 @@ def test_the_affordable_chunk_is_the_longest_within_the_budget(start: int, conte
     assert cost.prefill_s(start=start, num_tokens=num_tokens) <= 0.1 * (1 + 1e-9)
     assert cost.prefill_s(start=start, num_tokens=num_tokens + 1) > 0.1
     assert cost.affordable_tokens(start=start, budget_s=-1.0) == 0
+
+
+def test_a_run_of_decode_steps_is_learned_from_as_if_each_had_been_observed() -> None:
+    one_by_one, together = StepCost(), StepCost()
+    elapsed_s = 0.05 + 1e-6 * np.arange(60_000)
+    for cost in (one_by_one, together):
+        cost.observe(work(decodes=3, prefill=100), elapsed_s=0.3)
+    for each in elapsed_s:
+        one_by_one.observe(work(decodes=3), elapsed_s=float(each))
+    together.observe_decodes(3, elapsed_s=elapsed_s)
+    assert together == one_by_one
+    step = work(decodes=3, prefill=10)
+    assert together.predict_s(step) == one_by_one.predict_s(step)
+    assert together.predict_s(work(decodes=3)) == pytest.approx(0.11, rel=0.05)
