@@ -38,6 +38,7 @@ from wire.messages import (
     Done,
     Reuse,
     Stats,
+    StepTokens,
     Submit,
     Tokens,
     decode_to_scheduler,
@@ -166,23 +167,25 @@ class PlayedScheduler:
             if step == num_steps - 1:
                 num_tokens = (step - WARM_STEPS) * len(request_ids)
                 self._costs.append(Cost(cpu_s=cpu_time_s(self.process_id) - cpu_s, num_tokens=num_tokens))
-            self._send(
-                peer,
-                [
-                    Tokens(
-                        request_id=request_id,
-                        token_ids=ids_to_bytes([draw.choice(self._token_ids)]),
-                        reuse=None if step else reuse,
-                    )
-                    for request_id in request_ids
-                ],
-            )
+            token_ids = draw.choices(self._token_ids, k=len(request_ids))
+            self._send(peer, _step(request_ids, token_ids) if step else _first_step(request_ids, token_ids, reuse))
             due_s += pace_s
             time.sleep(max(0.0, due_s - time.monotonic()))
         self._send(peer, [Done(request_id=request_id, reason="length", reuse=reuse) for request_id in request_ids])
 
-    def _send(self, peer: bytes, messages: Sequence[Tokens | Done | ControlReply]) -> None:
+    def _send(self, peer: bytes, messages: Sequence[Tokens | StepTokens | Done | ControlReply]) -> None:
         self._socket.send_multipart([peer, encode(messages)])
+
+
+def _first_step(request_ids: Sequence[str], token_ids: Sequence[int], reuse: Reuse) -> list[Tokens | StepTokens]:
+    """What a prefill's end says: each request's first token by itself, with what was reused."""
+    pairs = zip(request_ids, token_ids, strict=True)
+    return [Tokens(request_id=name, token_ids=ids_to_bytes([token_id]), reuse=reuse) for name, token_id in pairs]
+
+
+def _step(request_ids: Sequence[str], token_ids: Sequence[int]) -> list[Tokens | StepTokens]:
+    """What a decode step says: one more token of each request, as columns."""
+    return [StepTokens(request_ids=tuple(request_ids), token_ids=ids_to_bytes(token_ids))]
 
 
 def cpu_time_s(process_id: int) -> float:

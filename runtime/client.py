@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 STATS_MISSING_AFTER_S = 10.0
 
+_FRAMES_AT_ONCE = 8
+"""Frames that are taken before their readers are told: who is behind tells of several tokens at once."""
+
 MakeError = Callable[[], AxilError]
 
 
@@ -45,8 +48,8 @@ class FrameSocket(Protocol):
     def send(self, data: bytes, /) -> None:
         """Queue one frame; never waits."""
 
-    async def recv(self) -> bytes:
-        """The next frame."""
+    async def recv(self, most: int) -> list[bytes]:
+        """The frames that have come, `most` at a time; waits until there is one."""
 
 
 class SchedulerClient:
@@ -198,24 +201,34 @@ class SchedulerClient:
             msgspec.ValidationError: a frame holds something else than messages to a tokenizer.
         """
         while True:
-            for message in decode_to_tokenizer(await self._socket.recv()):
-                self._take(message)
+            told: dict[OpenRequest, None] = {}  # a set that keeps the order in which they came
+            for frame in await self._socket.recv(_FRAMES_AT_ONCE):
+                for message in decode_to_tokenizer(frame):
+                    self._take(message, told)
+            for request in told:
+                request.announce()
+            await asyncio.sleep(0)  # a socket that always holds a frame must not keep the loop from everything else
 
-    def _take(self, message: ToTokenizer) -> None:
+    def _take(self, message: ToTokenizer, told: dict[OpenRequest, None]) -> None:
+        """Put a message where it belongs; `told` gets the requests that have something new."""
         match message:
             case Tokens():
                 request = self._open.get(message.request_id)
                 if request is not None:
                     request.put(message)
+                    told[request] = None
             case StepTokens():
+                find = self._open.get
                 for request_id, token_id in zip(message.request_ids, bytes_to_ids(message.token_ids), strict=True):
-                    request = self._open.get(request_id)
+                    request = find(request_id)
                     if request is not None:
                         request.put(token_id)
+                        told[request] = None
             case Done():
                 request = self._ended(message.request_id)
                 if request is not None:
                     request.put(message)
+                    told[request] = None
             case Refused():
                 request = self._ended(message.request_id)
                 if request is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import zmq
@@ -27,19 +28,24 @@ class Link:
         # The descriptor announces only changes, and sending may have taken the announcement of a frame.
         self._wake()
 
-    async def recv(self) -> bytes:
-        """The next frame; for one task at a time."""
-        while True:
-            try:
-                return self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                self._waiter = self._loop.create_future()
-                await self._waiter
+    async def recv(self, most: int) -> list[bytes]:
+        """The frames that have come, `most` at a time; waits until there is one. For one task at a time."""
+        while not (frames := self._arrived(most)):
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return frames
 
     def close(self) -> None:
         """Close the socket; what it has not sent is dropped."""
         self._loop.remove_reader(self._descriptor)
         self._socket.close()
+
+    def _arrived(self, most: int) -> list[bytes]:
+        frames: list[bytes] = []
+        with contextlib.suppress(zmq.Again):
+            while len(frames) < most:
+                frames.append(self._socket.recv(zmq.NOBLOCK))
+        return frames
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

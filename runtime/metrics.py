@@ -7,13 +7,16 @@ so that a hit rate is `axil_cached_tokens_total / axil_prompt_tokens_total`.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from wire.messages import Stats
 
@@ -59,15 +62,12 @@ class Metrics:
     """One registry per server; `stats` gives the scheduler's latest figures."""
 
     def __init__(self, stats: Callable[[], Stats], *, model_name: str) -> None:
+        self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry.register(_StatsCollector(stats, model_name))
         self._time_to_first = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT_S)
         self._inter_token = self._histogram("inter_token_latency_seconds", "Between two tokens.", _INTER_TOKEN_S)
         self._end_to_end = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _END_TO_END_S)
-        self._time_to_first_observe = self._time_to_first.labels(model_name).observe
-        self._inter_token_observe = self._inter_token.labels(model_name).observe
-        self._end_to_end_observe = self._end_to_end.labels(model_name).observe
-        self._model_name = model_name
         self._answers = Counter(
             "axil_http_responses",
             "HTTP answers; status 499 is a client that went away.",
@@ -77,16 +77,15 @@ class Metrics:
 
     def time_to_first_token_s(self, value: float) -> None:
         """From a request's arrival to its first token."""
-        self._time_to_first_observe(value)
+        self._time_to_first.observe(value, 1)
 
     def inter_token_latency_s(self, value: float, num_tokens: int) -> None:
         """`num_tokens` tokens have come `value` seconds after the one before; each counts with its share."""
-        for _ in range(num_tokens):
-            self._inter_token_observe(value / num_tokens)
+        self._inter_token.observe(value / num_tokens, num_tokens)
 
     def request_latency_s(self, value: float) -> None:
         """From a request's arrival to its end."""
-        self._end_to_end_observe(value)
+        self._end_to_end.observe(value, 1)
 
     def answered(self, route: str, status: int) -> None:
         """A request of `route` has been answered."""
@@ -101,8 +100,34 @@ class Metrics:
         """Everything, in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"axil_{name}", text, ("model_name",), registry=self._registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> _Histogram:
+        histogram = _Histogram(f"axil_{name}", text, bounds, self._model_name)
+        self._registry.register(histogram)
+        return histogram
+
+
+class _Histogram(Collector):
+    """A histogram for one thread: the library's takes a lock and compares with every bound, for each token."""
+
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...], model_name: str) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = bounds
+        self._model_name = model_name
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int) -> None:
+        """Count `value` as often as it was seen."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._text, labels=("model_name",))
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(names, accumulate(self._counts), strict=True))
+        family.add_metric([self._model_name], buckets, self._sum)
+        yield family
 
 
 class _StatsCollector(Collector):

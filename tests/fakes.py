@@ -156,6 +156,11 @@ class FakeScheduler:
                         return message
                 await self._arrived.wait()
 
+    async def answered(self, request_id: str) -> None:
+        """Return when everything of this request's script has been sent, within 20 s."""
+        await self.received_where(lambda message: isinstance(message, Submit) and message.request_id == request_id)
+        await asyncio.wait_for(asyncio.shield(self._tasks[request_id]), 20)
+
     async def send(self, *messages: ToTokenizer) -> None:
         """One frame to the tokenizer."""
         await self.send_raw(encode(messages))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,8 +18,10 @@ from wire.sampling import RANGES, SamplingParams
 
 from .cache_hints import HINT_FIELDS, read_cache_priority, read_cache_ttl_s
 from .errors import json_response, spelled
+from .events import event
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
+from .live import stream
 from .route import Route
 from .sampling import (
     CACHE_FIELDS,
@@ -32,7 +34,7 @@ from .sampling import (
     read_sampling,
 )
 from .schema import boolean, either, for_each, integer, list_of, one_or_list, ranged, record, string, unsupported
-from .sse import merged, respond
+from .sse import merged
 from .structured import FORM_FIELDS, read_grammar
 
 DEFAULT_NEW_TOKENS = 128
@@ -190,20 +192,31 @@ async def generate(request: web.Request) -> web.StreamResponse:
         async with front.generator.start_all(prompts, times) as generations:
             answers = [_Answer(generation, wish, front.generator.tokenizer) for generation in generations]
             if is_stream:
-                return await respond(request, _frames(generations, answers, wish), request_id=prompts[0].request_id)
+                events = _Events(answers, wish)
+                return await stream(request, generations, events, request_id=prompts[0].request_id)
             async for i, delta in merged(generations):
                 answers[i].add(delta)
     bodies = [answer.body() for answer in answers]
     return json_response(bodies if is_batch else bodies[0], headers={"X-Request-Id": prompts[0].request_id})
 
 
-async def _frames(
-    generations: Sequence[Generation], answers: Sequence[_Answer], wish: _Wish
-) -> AsyncGenerator[dict[str, object], None]:
-    async for i, delta in merged(generations):
-        answers[i].add(delta)
-        body = answers[i].body()
-        yield {"index": i, **body} if wish.is_batch else body
+class _Events:
+    """The frames of a stream, each with everything so far."""
+
+    def __init__(self, answers: Sequence[_Answer], wish: _Wish) -> None:
+        self._answers = answers
+        self._wish = wish
+
+    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
+        """The frame of a delta."""
+        answer = self._answers[i]
+        answer.add(delta)
+        body = answer.body()
+        return (event({"index": i, **body} if self._wish.is_batch else body),)
+
+    def last(self) -> Sequence[bytes]:
+        """Nothing: each answer's last frame has its figures."""
+        return ()
 
 
 async def _read_prompts(front: Front, fields: Fields) -> tuple[list[list[int]], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,6 +13,7 @@ from runtime.generation import End, Generation
 from wire.errors import Cancelled, Refused, UnknownModel
 from wire.sampling import RANGES, SamplingParams
 
+from .events import TextEvent, event
 from .fields import Fields, read_fields
 from .front import FRONT, Front
 from .sampling import CACHE_FIELDS, SAMPLING_FIELDS, OwnNames, checked_rid, read_sampling
@@ -53,9 +54,17 @@ class Answering:
             body["usage"] = usage(generations) if self.with_usage_in_each else None
         return body
 
+    def text_event(self, make_choice: Callable[[str], dict[str, object]]) -> TextEvent:
+        """Frames with one choice that differ in its text only; not for those who want usage in each."""
+        return TextEvent(lambda text: self.chunk([make_choice(text)], []))
+
     def usage_chunk(self, generations: Sequence[Generation]) -> dict[str, object]:
         """The frame after the last choice, for those who asked for it."""
         return {**self._head([]), "usage": usage(generations)}
+
+    def last_events(self, generations: Sequence[Generation]) -> Sequence[bytes]:
+        """The frame after the last choice, for those who asked for usage."""
+        return (event(self.usage_chunk(generations)),) if self.with_usage else ()
 
     def whole(self, choices: list[dict[str, object]], generations: Sequence[Generation]) -> dict[str, object]:
         """The answer that is not streamed."""

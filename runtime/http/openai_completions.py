@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -15,13 +15,15 @@ from wire.errors import Refused
 from wire.sampling import RANGES
 
 from .errors import json_response, spelled
+from .events import event
 from .fields import Fields, is_integers
 from .front import FRONT, Front
+from .live import stream
 from .openai import OPENAI_FIELDS, Answering, begin, finish, read_openai_sampling
 from .route import Route
 from .sampling import read_num_samples, read_priority, read_salt
 from .schema import boolean, either, integer, list_of, ranged, record, string, unsupported
-from .sse import merged, respond
+from .sse import merged
 
 DEFAULT_NEW_TOKENS = 16
 
@@ -58,12 +60,12 @@ class _Choice:
         """The delta as a choice; an echoed prompt stands before the first one."""
         text = delta.text if self.is_begun else self.prompt_text + delta.text
         self.is_begun = True
-        return {
-            "index": self.index,
-            "text": text,
-            "logprobs": self._logprobs([*delta.prompt_logprobs, *delta.logprobs]) if self.with_logprobs else None,
-            **finish(delta.end),
-        }
+        logprobs = self._logprobs([*delta.prompt_logprobs, *delta.logprobs]) if self.with_logprobs else None
+        return {**self.plain(text), "logprobs": logprobs, **finish(delta.end)}
+
+    def plain(self, text: str) -> dict[str, object]:
+        """A choice that tells of a text and nothing else."""
+        return {"index": self.index, "text": text, "logprobs": None, **finish(None)}
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, object]:
         texts = [self.tokenizer.token_text(token.token_id) for token in tokens]
@@ -101,7 +103,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:
             if answering.is_stream:
-                return await respond(request, _frames(answering, generations, choices), request_id=answering.id)
+                events = _Events(answering, generations, choices)
+                return await stream(request, generations, events, request_id=answering.id)
             deltas: list[list[Delta]] = [[] for _ in generations]
             async for i, delta in merged(generations):
                 deltas[i].append(delta)
@@ -109,14 +112,28 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return json_response(answering.whole(bodies, generations), headers={"X-Request-Id": answering.id})
 
 
-async def _frames(
-    answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]
-) -> AsyncGenerator[dict[str, object], None]:
-    async for i, delta in merged(generations):
-        if delta.text or delta.logprobs or delta.prompt_logprobs or delta.end is not None or not choices[i].is_begun:
-            yield answering.chunk([choices[i].body(delta)], [generations[i]])
-    if answering.with_usage:
-        yield answering.usage_chunk(generations)
+class _Events:
+    """The chunks of a stream."""
+
+    def __init__(self, answering: Answering, generations: Sequence[Generation], choices: Sequence[_Choice]) -> None:
+        self._answering = answering
+        self._generations = generations
+        self._choices = choices
+        with_more = answering.with_usage_in_each or choices[0].with_logprobs
+        self._plain = [] if with_more else [answering.text_event(choice.plain) for choice in choices]
+
+    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
+        """The chunk of a delta that has something to tell."""
+        choice = self._choices[i]
+        if self._plain and choice.is_begun and delta.end is None:
+            return (self._plain[i].of(delta.text),) if delta.text else ()
+        if delta.text or delta.logprobs or delta.prompt_logprobs or delta.end is not None or not choice.is_begun:
+            return (event(self._answering.chunk([choice.body(delta)], [self._generations[i]])),)
+        return ()
+
+    def last(self) -> Sequence[bytes]:
+        """The usage, for those who asked for it."""
+        return self._answering.last_events(self._generations)
 
 
 async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> list[Prompt]:

@@ -39,14 +39,22 @@ class _ByteLevel:
 
     def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._token_bytes = tokenizer.token_bytes
+        self._whole_texts = tokenizer.whole_texts
         self._skipped = skipped
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_inside_character = False
 
     def push(self, token_id: int) -> str:
-        return "" if token_id in self._skipped else self._decode(self._token_bytes(token_id))
+        if token_id in self._skipped:
+            return ""
+        if not self._is_inside_character and (text := self._whole_texts.get(token_id)) is not None:
+            return text
+        text = self._decoder.decode(self._token_bytes(token_id))
+        self._is_inside_character = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
 
 
 class _Windowed:

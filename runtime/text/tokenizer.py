@@ -5,6 +5,7 @@ Uses the `tokenizers` library alone. Knows no requests; importing it loads neith
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,8 @@ class Tokenizer:
 
     `special_tokens` are the named ones (`bos_token`, ...) as text; `special_ids` all that `skip_special_tokens` leaves
     out; `eos_token_ids` those that end an answer. No token stands for more than `longest_token_characters`; that is
-    None where an unknown word of any length may become one token.
+    None where an unknown word of any length may become one token. `whole_texts` has the texts of the tokens that were
+    asked for already and that are whole characters.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, files: ModelFiles) -> None:
@@ -50,6 +52,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._token_bytes: dict[int, bytes] = {}
+        self.whole_texts: dict[int, str] = {}
         self.is_byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens = _special_tokens(files.tokenizer_config)
@@ -117,6 +120,8 @@ class Tokenizer:
         known = self._token_bytes.get(token_id)
         if known is None:
             known = self._token_bytes[token_id] = self._compute_token_bytes(token_id)
+            with contextlib.suppress(UnicodeDecodeError):
+                self.whole_texts[token_id] = known.decode()
         return known
 
     def token_text(self, token_id: int) -> str:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from runtime.metrics import Metrics
 from tests.fakes import Server
+from wire.messages import Stats
 
 
 async def _samples(http: aiohttp.ClientSession) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -42,3 +44,14 @@ async def test_a_request_is_counted_once_in_each_histogram(server: Server, http:
     for status in ("200", "400"):
         labels = MODEL | {("route", "/generate"), ("status", status)}
         assert samples["axil_http_responses_total", labels] == 1
+
+
+def test_a_histogram_counts_a_value_at_a_bound_below_it_and_each_token_once() -> None:
+    metrics = Metrics(Stats, model_name="fake")
+    metrics.inter_token_latency_s(0.08, 4)
+    metrics.inter_token_latency_s(100.0, 1)
+    lines = metrics.exposition().decode().splitlines()
+    bucket = 'axil_inter_token_latency_seconds_bucket{le="%s",model_name="fake"}'
+    for bound, count in (("0.015", 0), ("0.02", 4), ("8.0", 4), ("+Inf", 5)):
+        assert f"{bucket % bound} {count}.0" in lines
+    assert 'axil_inter_token_latency_seconds_sum{model_name="fake"} 100.08' in lines
