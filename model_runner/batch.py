@@ -25,12 +25,14 @@ class BatchPlan:
     """The rows of a step, in plan order, each with `extend_lens` new tokens behind `prefix_lens` stored ones.
 
     `rows` are the decoding ones, then those of the chunks; `sampled` indexes those whose last token's logits give a new
-    token. Row b's tokens are [qo_indptr[b], qo_indptr[b + 1]), its pages kv_indices[kv_indptr[b] : kv_indptr[b + 1]],
+    token. The first `num_decodes` rows go on from their last token, which stands as 0 in `token_ids_T`.
+    Row b's tokens are [qo_indptr[b], qo_indptr[b + 1]), its pages kv_indices[kv_indptr[b] : kv_indptr[b + 1]],
     the last of them filled to `last_page_len` after this step. The other arrays are host int32; the tensors are what
     the model takes.
     """
 
     page_tokens: int
+    num_decodes: int
     rows: NDArray[np.int64]
     sampled: NDArray[np.int64]
     extend_lens: Int32s
@@ -82,6 +84,7 @@ def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPla
     is_sampled[len(decodes) :] = [chunk.is_sampled for chunk in plan.chunks]
     return BatchPlan(
         page_tokens=table.page_tokens,
+        num_decodes=len(decodes),
         rows=rows,
         sampled=np.flatnonzero(is_sampled),
         extend_lens=extend.astype(np.int32),
@@ -91,15 +94,15 @@ def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPla
         kv_indptr=_indptr(num_pages).astype(np.int32),
         kv_indices=table.pages[rows, : len(page_columns)][page_columns < num_pages[:, None]],
         last_page_len=(kv_lens - (num_pages - 1) * table.page_tokens).astype(np.int32),
-        token_ids_T=torch.from_numpy(_token_ids(table, decodes, plan.chunks, vocabulary)),
+        token_ids_T=torch.from_numpy(_token_ids(len(decodes), plan.chunks, vocabulary)),
         positions_T=torch.from_numpy(positions),
         out_loc_T=torch.from_numpy(pages_of_token * table.page_tokens + positions % table.page_tokens),
     )
 
 
-def _token_ids(table: RowTable, decodes: Int32s, chunks: Sequence[Chunk], vocabulary: int) -> NDArray[np.int64]:
+def _token_ids(num_decodes: int, chunks: Sequence[Chunk], vocabulary: int) -> NDArray[np.int64]:
     pieces = [np.frombuffer(chunk.token_ids, np.int32) for chunk in chunks]
-    token_ids = np.concatenate((table.last_tokens[decodes], *pieces))
+    token_ids = np.concatenate((np.zeros(num_decodes, np.int64), *pieces))
     if token_ids.min() < 0 or token_ids.max() >= vocabulary:
         raise FatalError(f"the plan holds a token id outside of the vocabulary of {vocabulary}")
     return token_ids

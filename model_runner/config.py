@@ -29,6 +29,11 @@ class RunnerConfig:
         "torch.",
         choices=("auto", "off"),
     )
+    cuda_graph_sizes: str = flag(
+        "auto",
+        "On CUDA: numbers of decode rows to record a graph for, by comma; none records none, auto 1 to 256.",
+        metavar="N,N,…",
+    )
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")
@@ -53,8 +58,24 @@ class RunnerConfig:
             raise ValueError(
                 f"--max-total-tokens must be at least two pages ({2 * self.page_tokens}), got {self.max_total_tokens}"
             )
+        self.graph_sizes()
         if not 0 < self.mem_fraction <= 0.95:
             raise ValueError(f"--mem-fraction must be in (0, 0.95], got {self.mem_fraction}")
+
+    def graph_sizes(self) -> tuple[int, ...]:
+        """The numbers of rows of `cuda_graph_sizes`.
+
+        Raises:
+            ValueError: they are no such list.
+        """
+        if self.cuda_graph_sizes in ("auto", "none"):
+            return () if self.cuda_graph_sizes == "none" else (1, 2, 4, *range(8, 257, 8))
+        words = self.cuda_graph_sizes.split(",")
+        if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+            raise ValueError(
+                f"--cuda-graph-sizes must be auto, none or positive numbers by comma, got {self.cuda_graph_sizes!r}"
+            )
+        return tuple(map(int, words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

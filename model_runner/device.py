@@ -52,6 +52,9 @@ class Fence(Protocol):
     def set(self) -> None:
         """Put it behind all that has been queued so far."""
 
+    def has_passed(self) -> bool:
+        """Whether `wait` returns at once."""
+
     def wait(self) -> None:
         """Return when the device has come to where it was set last; at once if it never was."""
 
@@ -66,6 +69,10 @@ class CudaFence:
         """Record the event."""
         self._event.record()
 
+    def has_passed(self) -> bool:
+        """Ask the event."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> None:
         """Block this thread, not the device."""
         self._event.synchronize()
@@ -76,6 +83,10 @@ class CpuFence:
 
     def set(self) -> None:
         """Nothing is ever queued."""
+
+    def has_passed(self) -> bool:
+        """Nothing is ever behind."""
+        return True
 
     def wait(self) -> None:
         """Nothing is waited for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +15,23 @@ import torch
 from wire.messages import Admission, Chunk, Ready, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
+from .attention.backend import AttentionBackend, GraphBackend
 from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
 from .device import free_bytes, resolve_device
+from .device_sampler import DeviceSampler, flashinfer_filters
+from .graphs import CudaCapture, DecodeGraphs
 from .host import usable_cores
 from .implementation import build
 from .kernels.library import load_library
-from .kv_pool import check_context_fits, choose_num_pages, token_bytes
+from .kv_pool import KVPool, check_context_fits, choose_num_pages, token_bytes
+from .models.model import Model
 from .rows import RowTable
 from .runner import Runner
 from .weights import OnProgress, weight_files
+
+log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 
@@ -57,7 +64,8 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     load_s = time.monotonic() - started
 
     spec = built.spec
-    backend = make_backend(config.attention, spec, device, library)
+    sizes = config.graph_sizes() if device.type == "cuda" else ()
+    backend = make_backend(config.attention, spec, device, library, max_graph_rows=max(sizes, default=0))
     multiple = backend.capabilities().head_dim_multiple
     bytes_per_token = token_bytes(
         num_layers=spec.num_layers,
@@ -80,7 +88,15 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         is_asked_for=config.context_length is not None,
     )
     pool = backend.make_kv_pool(num_pages)
-    runner = Runner(built.model, backend, pool, device=device, tokenizer=Path(launch.tokenizer))
+    runner = Runner(
+        built.model,
+        backend,
+        pool,
+        device=device,
+        tokenizer=Path(launch.tokenizer),
+        device_sampler=DeviceSampler(device, flashinfer_filters()) if device.type == "cuda" else None,
+        graphs=_graphs(built.model, backend, pool, sizes, context_tokens=built.context_tokens),
+    )
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     kernels = "off" if library is None else library.isa.value
@@ -126,6 +142,26 @@ def fingerprint(model_config: Path, files: Sequence[Path], computed_in: str) -> 
         digest.update(f"\0{file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
     digest.update(f"\0{computed_in}".encode())
     return digest.hexdigest()[:32]
+
+
+def _graphs(
+    model: Model, backend: AttentionBackend[Any], pool: KVPool, sizes: Sequence[int], *, context_tokens: int
+) -> DecodeGraphs[Any] | None:
+    """Graphs of the given numbers of rows, where there are any and the backend's steps can be recorded."""
+    if not sizes or not isinstance(backend, GraphBackend):
+        return None
+    started = time.monotonic()
+    with torch.inference_mode():
+        graphs = DecodeGraphs(
+            model,
+            backend,
+            pool,
+            sizes=sizes,
+            max_row_pages=-(-context_tokens // pool.page_tokens),
+            capture=CudaCapture(),
+        )
+    log.info("recorded cuda graphs=%d seconds=%.1f", len(set(sizes)), time.monotonic() - started)
+    return graphs
 
 
 def _warm_up(runner: Runner[Any], *, page_tokens: int, num_pages: int, vocabulary: int) -> None:

@@ -11,18 +11,18 @@ import threading
 import time
 from typing import Any, NoReturn, assert_never
 
-import msgspec
 import zmq
 
 from wire import log as process_log
 from wire.child import Failed, LauncherGone, Notice, PeerDied, Progress, Shutdown, Started, adopt
-from wire.messages import Fatal, Heartbeat, StepPlan, Stop, decode_to_runner, encode
+from wire.messages import Fatal, Heartbeat, encode
 from wire.sockets import Endpoints, connected
 
 from .config import RunnerLaunch
 from .errors import StartError
 from .load import load
 from .runner import Runner
+from .serve import serve
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def main() -> None:
     threading.Thread(target=_beat, args=(endpoints, loaded.runner), name="heartbeat", daemon=True).start()
     child.tell(Started(facts=loaded.facts))
     try:
-        _serve(loaded.runner, plans, results)
+        serve(loaded.runner, plans, results)
     except Exception as error:
         log.exception("fatal step=%d", loaded.runner.num_steps)
         results.send(encode(Fatal(message=f"the model runner failed: {error or type(error).__name__}")))
@@ -71,24 +71,6 @@ def _why_it_failed(error: Exception) -> str:
         return str(error)
     log.exception("failed to start")
     return f"the model runner failed to start: {type(error).__name__}: {error}"
-
-
-def _serve(runner: Runner[Any], plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:
-    """Execute plans until `Stop`."""
-    while True:
-        waiting_since = time.monotonic()
-        frame = plans.recv()
-        taken_at = time.monotonic()
-        message = decode_to_runner(frame)
-        match message:
-            case StepPlan():
-                result = runner.execute(message)
-            case Stop():
-                return
-            case _:
-                assert_never(message)
-        elapsed_s, waited_s = time.monotonic() - taken_at, taken_at - waiting_since
-        results.send(encode(msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=waited_s)))
 
 
 def _beat(endpoints: Endpoints, runner: Runner[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The table of live rows: page tables, lengths, last tokens, sampling. Follows the plans; decides nothing."""
+"""The table of live rows: page tables, lengths, sampling. Follows the plans; decides nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class RowTable:
         self.pages: NDArray[np.int32] = np.zeros((_GROWTH, _GROWTH), np.int32)
         self.num_pages: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
         self.lengths: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
-        self.last_tokens: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
         self.sampling: dict[int, SamplingParams] = {}
 
     def admit(self, admission: Admission) -> None:
@@ -90,4 +89,3 @@ class RowTable:
         self.pages = np.pad(self.pages, ((0, more), (0, 0)))
         self.num_pages = np.pad(self.num_pages, (0, more))
         self.lengths = np.pad(self.lengths, (0, more))
-        self.last_tokens = np.pad(self.last_tokens, (0, more))

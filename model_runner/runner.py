@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,18 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wire.messages import BrokenRow, StepPlan, StepResult
+from wire.messages import BrokenRow, PromptLogprobs, StepPlan, StepResult
 
 from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
+from .choosing import Chooser, Chosen
+from .device_sampler import DeviceSampler
 from .errors import FatalError
-from .grammars import GrammarRules
+from .feed import LastTokens
+from .graphs import DecodeGraphs
 from .kv_pool import CPU, KVPool
-from .logit_rules import LogitRules
 from .logprobs import PromptScorer
 from .models.model import Model
+from .results import Fetched, Results
 from .rows import RowTable
-from .sampler import Sampled, sample
 from .staging import Staging
 
 Handle = TypeVar("Handle")
@@ -30,8 +33,38 @@ Handle = TypeVar("Handle")
 NO_LOGITS = "the model gave no usable logits (NaN or infinite) for this request"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A step that the device may still be busy with. `messages` say what is wrong with rows already, by row."""
+
+    step: int
+    rows: tuple[int, ...] = ()
+    fetched: Fetched | None = None
+    logprobs: tuple[bytes, ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    messages: dict[int, str] = field(default_factory=dict)
+
+    def is_done(self) -> bool:
+        """Whether `result` returns at once."""
+        return self.fetched is None or self.fetched.is_here()
+
+    def result(self) -> StepResult:
+        """What the scheduler is told; waits for the step."""
+        if self.fetched is None:
+            return StepResult(step=self.step, token_ids=b"")
+        token_ids, broken = self.fetched.take()
+        messages = dict.fromkeys((self.rows[b] for b in broken), NO_LOGITS) | self.messages
+        return StepResult(
+            step=self.step,
+            token_ids=token_ids.tobytes(),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            broken=tuple(BrokenRow(row=row, message=message) for row, message in messages.items()),
+        )
+
+
 class Runner(Generic[Handle]):
-    """A model, its KV pool and the rows that live in it."""
+    """A model, its KV pool and the rows that live in it; `graphs` compute the steps that they fit."""
 
     def __init__(
         self,
@@ -41,25 +74,35 @@ class Runner(Generic[Handle]):
         *,
         device: torch.device = CPU,
         tokenizer: Path | None = None,
+        device_sampler: DeviceSampler | None = None,
+        graphs: DecodeGraphs[Handle] | None = None,
     ) -> None:
         self._model = model
-        self._staging = Staging(device)
         self._backend = backend
         self._pool = pool
+        self._graphs = graphs
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
-        self._rules = LogitRules(vocabulary=model.vocabulary)
-        self._grammars = GrammarRules(vocabulary=model.vocabulary, tokenizer=tokenizer)
+        self._chooser = Chooser(vocabulary=model.vocabulary, tokenizer=tokenizer, device_sampler=device_sampler)
         self._scorer = PromptScorer()
+        self._staging, self._last_tokens, self._results = Staging(device), LastTokens(device), Results(device)
         self._next_step = 0
 
     @property
     def num_steps(self) -> int:
-        """Steps executed so far."""
+        """Steps taken up so far."""
         return self._next_step
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one plan.
+        """Run one plan and wait for its result.
+
+        Raises:
+            FatalError: as `launch` does.
+        """
+        return self.launch(plan).result()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Launched:
+        """Queue one plan. The result of one plan may be outstanding when the next is launched, and no more.
 
         Raises:
             FatalError: it is not the next one, or does not fit the rows; the runner is not to be used any more.
@@ -67,54 +110,46 @@ class Runner(Generic[Handle]):
         if plan.step != self._next_step:
             raise FatalError(f"step {plan.step} came where step {self._next_step} was due")
         self._next_step += 1
-        for row in plan.released:
-            self._table.release(row)
-            self._rules.release(row)
-            self._grammars.release(row)
-            self._scorer.release(row)
-        self._copy(plan)
-        for admission in plan.admissions:
-            self._table.admit(admission)
-            self._rules.admit(admission)
-            self._grammars.admit(admission)
-            self._scorer.admit(admission)
-        self._table.append_page_each(plan.grown_rows, plan.grown_page_ids)
-        for chunk in plan.chunks:
-            if chunk.row in self._table.sampling:
-                self._table.append_pages(chunk.row, chunk.page_ids)
+        self._prepare(plan)
         if not plan.decodes and not plan.chunks:
-            return StepResult(step=plan.step, token_ids=b"")
+            return Launched(step=plan.step)
         batch = build_batch(self._table, plan, vocabulary=self._model.vocabulary)
-        hidden_TD = self.forward(batch)
+        hidden_TD, logits_BV = self._computed(batch)
         rows = batch.rows[batch.sampled].tolist()
-        sampled, failures = self._sample(hidden_TD, batch, rows)
-        prompt_logprobs, broken_rows = self._scorer.score(batch, hidden_TD, self._logits)
-        broken_rows += tuple(rows[i] for i in sampled.broken)
-        broken = dict.fromkeys(broken_rows, NO_LOGITS) | failures
+        chosen = self._choose(logits_BV, batch, rows)
+        prompt_logprobs, broken_rows = self._scorer.score(batch, hidden_TD, lambda x: self._model.logits(x).cpu())
         self._table.lengths[batch.rows] = batch.kv_lens
-        self._table.last_tokens[rows] = sampled.token_ids
-        self._rules.note(rows, sampled.token_ids)
-        self._grammars.note(rows, sampled.token_ids)
-        return StepResult(
+        return Launched(
             step=plan.step,
-            token_ids=sampled.token_ids.tobytes(),
-            logprobs=sampled.logprobs,
+            rows=tuple(rows),
+            fetched=self._results.fetch(chosen.token_ids_B, chosen.is_usable_B),
+            logprobs=chosen.logprobs,
             prompt_logprobs=prompt_logprobs,
-            broken=tuple(BrokenRow(row=row, message=message) for row, message in broken.items()),
+            messages=dict.fromkeys(broken_rows, NO_LOGITS) | chosen.failures,
         )
 
     @torch.inference_mode()
     def forward(self, batch: BatchPlan) -> Tensor:
         """Hidden states [T, D] of a batch, storing its K and V."""
         handle = self._backend.begin_step(batch)
-        with self._staging.step():
-            token_ids_T = self._staging.device(batch.token_ids_T.numpy())
-            positions_T = self._staging.device(batch.positions_T.numpy())
+        token_ids_T, positions_T = self._inputs(batch)
         return self._model.forward(token_ids_T, positions_T, self._backend, handle)
 
-    def _logits(self, hidden_BD: Tensor) -> Tensor:
-        """Logits [B, V] on the host, where requests' rules and the sampler read them."""
-        return self._model.logits(hidden_BD).cpu()
+    def _prepare(self, plan: StepPlan) -> None:
+        """All of a plan that comes before the model: rows that go and come, copies, new pages."""
+        for row in plan.released:
+            self._table.release(row)
+            self._chooser.release(row)
+            self._scorer.release(row)
+        self._copy(plan)
+        for admission in plan.admissions:
+            self._table.admit(admission)
+            self._chooser.admit(admission)
+            self._scorer.admit(admission)
+        self._table.append_page_each(plan.grown_rows, plan.grown_page_ids)
+        for chunk in plan.chunks:
+            if chunk.row in self._table.sampling:
+                self._table.append_pages(chunk.row, chunk.page_ids)
 
     def _copy(self, plan: StepPlan) -> None:
         if not plan.copies:
@@ -125,13 +160,32 @@ class Runner(Generic[Handle]):
             raise FatalError(f"the plan copies pages outside of the pool's {self._pool.num_pages} pages")
         self._pool.copy_pages(torch.tensor(sources), torch.tensor(destinations))
 
-    def _sample(self, hidden_TD: Tensor, batch: BatchPlan, rows: list[int]) -> tuple[Sampled, dict[int, str]]:
-        """The tokens, and why rows can't follow their grammars, by row."""
-        if not rows:
-            return Sampled(token_ids=np.empty(0, np.int32), logprobs=(), broken=()), {}
+    def _inputs(self, batch: BatchPlan) -> tuple[Tensor, Tensor]:
+        """Token ids and positions on the device, decode rows' last tokens included."""
+        with self._staging.step():
+            token_ids_T = self._staging.device(batch.token_ids_T.numpy())
+            if batch.num_decodes:
+                self._last_tokens.fill(token_ids_T, self._staging.device(batch.rows[: batch.num_decodes]))
+            return token_ids_T, self._staging.device(batch.positions_T.numpy())
+
+    def _computed(self, batch: BatchPlan) -> tuple[Tensor, Tensor]:
+        """Hidden states [T, D], none of a graph, and logits [B, V] of the sampled rows."""
+        if self._graphs is not None and self._graphs.fit(batch):
+            logits_BV = self._graphs.logits(*self._inputs(batch), batch)
+            return logits_BV[:0], logits_BV
+        hidden_TD = self.forward(batch)
         last_tokens = torch.from_numpy(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
-        logits_BV = self._logits(hidden_TD.index_select(0, last_tokens.to(hidden_TD.device)))
+        return hidden_TD, self._model.logits(hidden_TD.index_select(0, last_tokens.to(hidden_TD.device)))
+
+    def _choose(self, logits_BV: Tensor, batch: BatchPlan, rows: list[int]) -> Chosen:
+        """A token for each sampled row, kept to go on from."""
+        if not rows:
+            nothing = torch.empty(0, dtype=torch.int64)
+            return Chosen(token_ids_B=nothing, is_usable_B=nothing.bool(), logprobs=(), failures={})
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[batch.sampled].astype(np.int64)
-        changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
-        return sample(changed_BV, params, positions, raw_logits_BV=logits_BV), failures
+        chosen = self._chooser.choose(logits_BV, rows, params, positions)
+        with self._staging.step():
+            rows_B = self._staging.device(batch.rows[batch.sampled])
+        self._last_tokens.put(rows_B, chosen.token_ids_B, highest_row=max(rows))
+        return chosen

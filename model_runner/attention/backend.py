@@ -8,7 +8,7 @@ A step calls `begin_step` once and `forward` once per layer. The backend owns th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -69,3 +69,17 @@ class AttentionBackend(Protocol[Handle]):
         self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, handle: Handle, out_TNH: Tensor
     ) -> Tensor:
         """Store the new tokens' K and V, then attend; writes and returns `out_TNH`."""
+
+
+@runtime_checkable
+class GraphBackend(AttentionBackend[Handle], Protocol[Handle]):
+    """A backend whose decode steps can be recorded as CUDA graphs: `forward` reads the handle's memory only."""
+
+    def begin_capture(self, batch: BatchPlan, *, max_pages: int) -> Handle:
+        """A handle whose memory stays where it is, planned for these decode rows.
+
+        Handles are made for falling numbers of rows; `max_pages` is the most that the rows of one will ever have.
+        """
+
+    def begin_replay(self, handle: Handle, batch: BatchPlan) -> None:
+        """Plan the handle for other decode rows, as many as it was made for."""

@@ -20,9 +20,11 @@ INSTALL = "pip install 'axil[cuda]'"
 
 
 def make_backend(
-    name: str, spec: AttentionSpec, device: torch.device, library: Library | None
+    name: str, spec: AttentionSpec, device: torch.device, library: Library | None, *, max_graph_rows: int = 0
 ) -> AttentionBackend[Any]:
     """The backend of `--attention`; "auto" is the fastest that this device has. `library` are the CPU's kernels.
+
+    `max_graph_rows` is the most decode rows that a recorded step will have, 0 where none will be recorded.
 
     Raises:
         StartError: it can't serve this model on this device; names the flag.
@@ -39,7 +41,7 @@ def make_backend(
         case "torch" | "auto", "cpu":
             name, backend = "torch", TorchAttention(spec)
         case "flashinfer" | "auto", "cuda":
-            name, backend = "flashinfer", _flashinfer(spec, device)
+            name, backend = "flashinfer", _flashinfer(spec, device, max_graph_rows)
         case "torch", _:
             raise StartError(f"--attention torch computes on the CPU only; set it to auto, or --device cpu ({device})")
         case "flashinfer", _:
@@ -51,14 +53,14 @@ def make_backend(
     return backend
 
 
-def _flashinfer(spec: AttentionSpec, device: torch.device) -> AttentionBackend[Any]:
+def _flashinfer(spec: AttentionSpec, device: torch.device, max_graph_rows: int) -> AttentionBackend[Any]:
     try:
         from .flashinfer_backend import FlashInferAttention  # takes seconds, and is there with the extra only
     except ImportError as error:
         raise StartError(
             f"attention on a CUDA device needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
         ) from error
-    return FlashInferAttention(spec, device)
+    return FlashInferAttention(spec, device, max_graph_rows=max_graph_rows)
 
 
 def _suits_kernels(spec: AttentionSpec) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from msgspec import structs
 
-from model_runner.attention.backend import AttentionBackend, AttentionSpec
+from model_runner.attention.backend import AttentionBackend, AttentionSpec, GraphBackend
 from model_runner.attention.cpu_backend import CpuAttention
 from model_runner.attention.torch_backend import TorchAttention
 from model_runner.batch import build_batch
+from model_runner.device_sampler import DeviceSampler
+from model_runner.graphs import Capture, DecodeGraphs
 from model_runner.implementation import attention_spec
 from model_runner.kernels.library import Library
 from model_runner.models.decoder import Decoder
@@ -80,15 +82,26 @@ class Bed:
         page_tokens: int = 16,
         spec: AttentionSpec | None = None,
         library: Library | None = None,
+        new_backend: Callable[[AttentionSpec], AttentionBackend[Any]] = TorchAttention,
+        device_sampler: DeviceSampler | None = None,
+        graph_sizes: Sequence[int] = (),
+        capture: Capture | None = None,
     ) -> None:
         self.model = model
         self.page_tokens = page_tokens
         if spec is None:
             assert isinstance(model, Decoder), "a model that isn't ours comes with its attention's shape"
             spec = attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens)
-        backend: AttentionBackend[Any] = TorchAttention(spec) if library is None else CpuAttention(spec, library)
+        backend = new_backend(spec) if library is None else CpuAttention(spec, library)
         self.pool = backend.make_kv_pool(num_pages)
-        self.runner: Runner[Any] = Runner(model, backend, self.pool)
+        graphs = None
+        if capture is not None:
+            assert isinstance(backend, GraphBackend)
+            with torch.inference_mode():
+                graphs = DecodeGraphs(
+                    model, backend, self.pool, sizes=graph_sizes, max_row_pages=num_pages, capture=capture
+                )
+        self.runner: Runner[Any] = Runner(model, backend, self.pool, device_sampler=device_sampler, graphs=graphs)
         order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1))
         self.free_pages: list[int] = order.tolist()
         self._step = 0

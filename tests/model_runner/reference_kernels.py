@@ -104,6 +104,28 @@ class PrefillModule:
             )
 
 
+class SamplingModule:
+    """What `get_sampling_module` gives, as far as it is used."""
+
+    def top_k_renorm_probs(self, probs: Tensor, top_k: Tensor, top_k_value: int, row_states: Tensor) -> Tensor:
+        assert probs.dtype == torch.float32
+        assert top_k.dtype == torch.int32
+        assert row_states.dtype == torch.uint8
+        ranks = probs.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        kept = probs * (ranks < top_k[:, None])
+        return kept / kept.sum(-1, keepdim=True)
+
+    def top_p_renorm_probs(
+        self, probs: Tensor, top_p: Tensor, top_p_value: float, is_deterministic: bool, workspace: Tensor
+    ) -> Tensor:
+        assert probs.dtype == top_p.dtype == torch.float32
+        assert is_deterministic
+        values, ids = probs.double().sort(dim=-1, descending=True, stable=True)
+        is_kept = values.cumsum(-1) - values < top_p[:, None]
+        kept = torch.zeros_like(values).scatter_(-1, ids, values * is_kept)
+        return (kept / kept.sum(-1, keepdim=True)).float()
+
+
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float, window_left: int, is_causal: bool
 ) -> Tensor:
@@ -132,6 +154,7 @@ def reference_kernels(*, is_recorded: bool = True) -> Iterator[list[Call]]:
         mock.patch.object(torch, "empty", _without_pinning(torch.empty)),
         mock.patch.object(flashinfer.prefill, "get_batch_prefill_module", module),
         mock.patch.object(flashinfer.decode, "get_batch_prefill_module", module),
+        mock.patch.object(flashinfer.sampling, "get_sampling_module", SamplingModule),
         ExitStack() as spies,
     ):
         for wrapper in WRAPPERS if is_recorded else ():

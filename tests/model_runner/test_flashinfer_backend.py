@@ -9,11 +9,8 @@ import flashinfer
 import pytest
 import torch
 
-from model_runner.attention.flashinfer_backend import (
-    MIN_WORKSPACE_BYTES,
-    FlashInferAttention,
-    workspace_bytes,
-)
+from model_runner.attention.flashinfer_backend import FlashInferAttention
+from model_runner.attention.flashinfer_wrappers import MIN_WORKSPACE_BYTES, workspace_bytes
 
 from .paged_cases import Row, assert_attends, make_case, make_spec
 from .reference_kernels import Call, reference_kernels
@@ -136,3 +133,5 @@ def test_the_workspace_grows_with_what_a_split_of_the_work_needs() -> None:
     assert workspace_bytes(small, num_multiprocessors=132) == MIN_WORKSPACE_BYTES
     wide = make_spec(head_dim=128, num_kv_heads=1, group=32, dtype=torch.bfloat16)
     assert workspace_bytes(wide, num_multiprocessors=132) > 32 * 264 * 128 * 129 * 4
+    recorded = workspace_bytes(wide, num_multiprocessors=4, max_graph_rows=512)
+    assert recorded > 32 * 512 * 64 * 129 * 4

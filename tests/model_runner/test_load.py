@@ -71,6 +71,18 @@ def test_a_flag_that_does_not_fit_the_model_or_the_machine_is_named(
         _load(replace(launch, config=config))
 
 
+@pytest.mark.parametrize(("words", "sizes"), [("none", ()), ("4, 16,2", (4, 16, 2))])
+def test_the_numbers_of_rows_to_record_are_a_list(words: str, sizes: tuple[int, ...]) -> None:
+    assert RunnerConfig(cuda_graph_sizes=words).graph_sizes() == sizes
+    assert max(RunnerConfig().graph_sizes()) == 256
+
+
+@pytest.mark.parametrize("words", ["", "0", "1,,2", "-4", "many"])
+def test_what_is_no_list_of_numbers_of_rows_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=f"--cuda-graph-sizes must be .* got {words!r}"):
+        RunnerConfig(cuda_graph_sizes=words)
+
+
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     launch: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

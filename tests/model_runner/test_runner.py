@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from model_runner.device_sampler import DeviceSampler, sorting_filters
 from model_runner.errors import FatalError
 from model_runner.models.decoder import Decoder
 from wire.messages import Admission, Chunk, PageCopy, StepPlan, bytes_to_ids, ids_to_bytes
@@ -127,6 +128,43 @@ def test_a_plan_that_does_not_fit_the_rows_is_fatal(plan: StepPlan, sentence: st
     bed.execute(StepPlan(step=0, admissions=(_admission(),)))
     with pytest.raises(FatalError, match=sentence):
         bed.execute(plan)
+
+
+@pytest.mark.parametrize(
+    "sampler", [None, DeviceSampler(torch.device("cpu"), sorting_filters())], ids=["host", "device"]
+)
+def test_a_step_may_be_launched_before_the_tokens_of_the_one_before_are_taken(
+    sampler: DeviceSampler | None, tiny: Decoder
+) -> None:
+    wishes = [
+        GREEDY,
+        SamplingParams(seed=3, temperature=1.4, top_p=0.8),
+        SamplingParams(seed=4, repetition_penalty=2.0),
+    ]
+    prompts = [Prompt([*PROMPT, i], params) for i, params in enumerate(wishes)]
+    expected = Bed(tiny, device_sampler=sampler).generate(prompts, 10)
+    bed = Bed(tiny, device_sampler=sampler)
+    admissions = tuple(
+        Admission(
+            row=row,
+            request_id=str(row),
+            sampling=prompt.params,
+            num_cached_tokens=0,
+            page_ids=ids_to_bytes([2 * row, 2 * row + 1]),
+            prompt_ids=ids_to_bytes(prompt.token_ids),
+        )
+        for row, prompt in enumerate(prompts)
+    )
+    chunks = tuple(_prefill(row, token_ids=list(prompt.token_ids)) for row, prompt in enumerate(prompts))
+    running = bed.runner.launch(StepPlan(step=0, admissions=admissions, chunks=chunks))
+    columns = []
+    for step in range(1, 10):
+        following = bed.runner.launch(StepPlan(step=step, decodes=ids_to_bytes(range(3))))
+        columns.append(bytes_to_ids(running.result().token_ids))
+        running = following
+    columns.append(bytes_to_ids(running.result().token_ids))
+    for row, output in enumerate(expected):
+        assert [column[row] for column in columns] == output.token_ids
 
 
 @pytest.mark.parametrize("step", [0, 2])

@@ -13,7 +13,7 @@ if "model_runner.process" in sys.orig_argv:
     from model_runner.attention.flashinfer_backend import FlashInferAttention
     from tests.model_runner.reference_kernels import reference_kernels
 
-    def make_backend(name, spec, device):  # noqa: ANN001, ANN201
+    def make_backend(name, spec, device, library, *, max_graph_rows):  # noqa: ANN001, ANN201
         assert name == "flashinfer"
         return FlashInferAttention(spec, device)
 

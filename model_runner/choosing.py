@@ -1,0 +1,130 @@
+"""Which token each row gets, and where that is worked out: on the device, or on the host for what needs the host.
+
+Rows with penalties, a bias, a least length, a grammar or logprobs are the host's: their logits are waited for. All
+others are chosen where their logits lie, and nothing is waited for. On a CPU, which is the host, all are the host's.
+"""
+
+# B sampled rows · V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wire.messages import Admission
+from wire.sampling import SamplingParams
+
+from .device_sampler import DeviceSampler
+from .grammars import GrammarRules
+from .logit_rules import LogitRules
+from .sampler import Sampled, sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A step's tokens, on the device, and what the host knows of them already.
+
+    `is_usable_B` is false where a row had no usable logits. `failures` says why rows can't go on, by row.
+    """
+
+    token_ids_B: Tensor
+    is_usable_B: Tensor
+    logprobs: tuple[bytes, ...]
+    failures: dict[int, str]
+
+
+class Chooser:
+    """The rules of the live rows, and the samplers; `device_sampler` is None where the device is the host."""
+
+    def __init__(self, *, vocabulary: int, tokenizer: Path | None, device_sampler: DeviceSampler | None) -> None:
+        self._rules = LogitRules(vocabulary=vocabulary)
+        self._grammars = GrammarRules(vocabulary=vocabulary, tokenizer=tokenizer)
+        self._device_sampler = device_sampler
+
+    def admit(self, admission: Admission) -> None:
+        """Begin a row."""
+        self._rules.admit(admission)
+        self._grammars.admit(admission)
+
+    def release(self, row: int) -> None:
+        """End a row."""
+        self._rules.release(row)
+        self._grammars.release(row)
+
+    def choose(
+        self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
+    ) -> Chosen:
+        """The tokens of `rows`, which will stand at `positions`, from the device's logits."""
+        sampler = self._device_sampler
+        if sampler is None:
+            return self._host_only(logits_BV, rows, params, positions)
+        is_host = np.array([_needs_host(one) for one in params], np.bool_)
+        if is_host.all():
+            return self._host_only(logits_BV, rows, params, positions)
+        if not is_host.any():
+            token_ids_B, is_usable_B = sampler.sample(logits_BV, params, positions)
+            return Chosen(token_ids_B=token_ids_B, is_usable_B=is_usable_B, logprobs=(), failures={})
+        host, own = np.flatnonzero(is_host), np.flatnonzero(~is_host)
+        place_of = {b: place for place, b in enumerate(host.tolist())}
+        own_B, host_B = (torch.from_numpy(b).to(logits_BV.device) for b in (own, host))
+        own_ids, own_usable = sampler.sample(logits_BV[own_B], [params[b] for b in own.tolist()], positions[own])
+        sampled, failures = self._sample(
+            logits_BV[host_B].cpu(), [rows[b] for b in place_of], [params[b] for b in place_of], positions[host]
+        )
+        token_ids_B, is_usable_B = (x.new_empty(len(rows)) for x in (own_ids, own_usable))
+        token_ids_B[own_B], is_usable_B[own_B] = own_ids, own_usable
+        token_ids_B[host_B] = _ids(sampled).to(logits_BV.device)
+        is_usable_B[host_B] = _usable(sampled).to(logits_BV.device)
+        logprobs = tuple(sampled.logprobs[place_of[b]] if b in place_of else b"" for b in range(len(rows)))
+        return Chosen(
+            token_ids_B=token_ids_B,
+            is_usable_B=is_usable_B,
+            logprobs=logprobs if sampled.logprobs else (),
+            failures=failures,
+        )
+
+    def _host_only(
+        self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
+    ) -> Chosen:
+        sampled, failures = self._sample(logits_BV.cpu(), rows, params, positions)
+        return Chosen(
+            token_ids_B=_ids(sampled).to(logits_BV.device),
+            is_usable_B=_usable(sampled).to(logits_BV.device),
+            logprobs=sampled.logprobs,
+            failures=failures,
+        )
+
+    def _sample(
+        self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
+    ) -> tuple[Sampled, dict[int, str]]:
+        changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
+        sampled = sample(changed_BV, params, positions, raw_logits_BV=logits_BV)
+        self._rules.note(rows, sampled.token_ids)
+        self._grammars.note(rows, sampled.token_ids)
+        return sampled, failures
+
+
+def _needs_host(params: SamplingParams) -> bool:
+    return bool(
+        params.num_top_logprobs is not None
+        or params.has_penalties
+        or params.logit_bias
+        or params.min_new_tokens
+        or params.grammar is not None
+    )
+
+
+def _ids(sampled: Sampled) -> Tensor:
+    return torch.from_numpy(sampled.token_ids.astype(np.int64))
+
+
+def _usable(sampled: Sampled) -> Tensor:
+    is_usable = torch.ones(len(sampled.token_ids), dtype=torch.bool)
+    is_usable[list(sampled.broken)] = False
+    return is_usable
