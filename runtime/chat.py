@@ -19,6 +19,7 @@ from wire.errors import AxilError
 
 from .chat_model import ChatFailed, ChatModel, Usage
 from .engine_wishes import Message
+from .printable import printable
 
 HELP = """\
 /reset          begin a new chat (the system prompt stays)
@@ -53,11 +54,12 @@ class Terminal:
             return None
 
     def show(self, text: str) -> None:
-        """A piece of an answer."""
-        print(text, end="", flush=True)
+        """A piece of an answer; a pipe gets it as it is."""
+        print(printable(text) if self._is_shown else text, end="", flush=True)
 
     def note(self, text: str) -> None:
         """A line that is no part of an answer."""
+        text = printable(text)
         if self._has_style:
             text = f"\x1b[2m{text}\x1b[0m"
         print(text, file=sys.stdout if self._is_shown else sys.stderr, flush=True)

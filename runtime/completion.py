@@ -31,8 +31,12 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What has come since the last chunk; text may lag behind the token ids. The last one has the whole answer."""
+    """What has come since the last chunk; text may lag behind the token ids. The last one has the whole answer.
+
+    Of several answers to one prompt it belongs to the one at `index`.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     completion: Completion | None = None
+    index: int = 0

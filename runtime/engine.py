@@ -38,6 +38,7 @@ from .engine_wishes import (
     wishes_of,
 )
 from .model_files import resolve_model
+from .room import Room
 from .settings import engine_config
 
 Setting = str | int | float | bool | None
@@ -84,7 +85,9 @@ class Engine:
             done, _ = concurrent.futures.wait(both, return_when=concurrent.futures.FIRST_EXCEPTION)
             for ready in done:
                 ready.result()
-            self._calls = EngineCalls(self._loop.parts.result(), max_open=config.scheduler.max_queued)
+            limits = config.scheduler
+            room = Room(max_requests=limits.max_queued, max_tokens=limits.max_queued_tokens)
+            self._calls = EngineCalls(self._loop.parts.result(), room)
         except BaseException:
             self.close()
             raise
@@ -238,16 +241,24 @@ class Engine:
         return _shaped(answers, is_batch_of_chats(messages), n)
 
     def stream(
-        self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, salt: str = ""
+        self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, n: int | None = None, salt: str = ""
     ) -> AsyncGenerator[Chunk, None]:
-        """Continue a prompt, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(one_wish(prompt, sampling, salt=salt))
+        """Continue a prompt, piece by piece; leaving the iteration cancels what is left of it.
+
+        With `n` the pieces of that many answers come as they are made; a chunk's `index` says whose it is.
+        """
+        return self._chunks(one_wish(prompt, sampling, salt=salt, n=n))
 
     def stream_chat(
-        self, messages: Sequence[Message], sampling: SamplingParams | None = None, *, salt: str = ""
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingParams | None = None,
+        *,
+        n: int | None = None,
+        salt: str = "",
     ) -> AsyncGenerator[Chunk, None]:
-        """Give the assistant's next turn, piece by piece; leaving the iteration cancels what is left of it."""
-        return self._chunks(one_chat_wish(messages, sampling, salt=salt))
+        """Give the assistant's next turn, piece by piece, as `stream` does."""
+        return self._chunks(one_chat_wish(messages, sampling, salt=salt, n=n))
 
     def encode(self, prompt: TextOrIds | Sequence[Message], *, continue_final: bool = False) -> list[int]:
         """Give a prompt's token ids: those of a text, or of a chat at whose end the assistant's turn begins.
@@ -309,14 +320,14 @@ class Engine:
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         future = self._loop.call(lambda: _feed(self._calls.chunks(wish), put))
+        num_left = wish.num_samples
         try:
-            while True:
+            while num_left:
                 item = await arrived.get()
                 if isinstance(item, AxilError):
                     raise item
+                num_left -= item.completion is not None
                 yield item
-                if item.completion is not None:
-                    return
         finally:
             future.cancel()
 

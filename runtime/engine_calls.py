@@ -17,16 +17,18 @@ from .completion import Chunk, Completion
 from .engine_loop import TextParts
 from .engine_wishes import Chat, Message, Wish, in_own_words, noted
 from .generation import Delta, End, Generation, Prompt, TokenLogprob
+from .room import Room
 from .text.said import encode_with, find_said
+from .text.template import check_role
 
 
 class EngineCalls:
-    """Answers wishes, at most `max_open` at a time, so that a large batch waits here and is not refused."""
+    """Answers wishes, as many at a time as `room` has room for."""
 
-    def __init__(self, parts: TextParts, *, max_open: int) -> None:
+    def __init__(self, parts: TextParts, room: Room) -> None:
         self._generator = parts.generator
         self._template = parts.template
-        self._room = asyncio.Semaphore(max_open)
+        self._room = room
 
     async def complete_all(self, wishes: Sequence[Wish], note: Callable[[Completion], None]) -> list[list[Completion]]:
         """Answer all wishes, in their order, each with as many answers as it asks for.
@@ -64,10 +66,34 @@ class EngineCalls:
             await asyncio.gather(*everything, return_exceptions=True)
 
     async def chunks(self, wish: Wish) -> AsyncGenerator[Chunk, None]:
-        """Answer one wish, piece by piece."""
-        async with aclosing(self._chunks(await self._prompt(wish))) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        """Answer one wish, piece by piece, with as many answers as it asks for.
+
+        Raises:
+            AxilError: of the first answer that failed; the others are cancelled.
+        """
+        arrived: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
+        prompts = (await self._prompt(wish)).samples(wish.num_samples)
+        tasks = [asyncio.create_task(self._put_chunks(prompt, arrived)) for prompt in prompts]
+        try:
+            num_left = len(tasks)
+            while num_left:
+                item = await arrived.get()
+                if isinstance(item, Exception):
+                    raise item
+                num_left -= item.completion is not None
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _put_chunks(self, prompt: Prompt, arrived: asyncio.Queue[Chunk | Exception]) -> None:
+        try:
+            async with aclosing(self._chunks(prompt)) as chunks:
+                async for chunk in chunks:
+                    arrived.put_nowait(chunk)
+        except Exception as error:
+            arrived.put_nowait(error)
 
     async def _complete(self, prompt: Prompt, note: Callable[[Completion], None]) -> Completion:
         async with aclosing(self._chunks(prompt)) as chunks:
@@ -79,13 +105,14 @@ class EngineCalls:
 
     async def _chunks(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         deltas: list[Delta] = []
-        async with self._room:
+        async with self._room.taken(len(prompt.token_ids)):
             try:
                 with await self._generator.start(prompt, self._generator.arrival()) as generation:
                     async for delta in generation:
                         deltas.append(delta)
                         whole = None if delta.end is None else _whole(generation, deltas, delta.end)
-                        yield Chunk(text=delta.text, token_ids=tuple(delta.token_ids), completion=whole)
+                        ids = tuple(delta.token_ids)
+                        yield Chunk(text=delta.text, token_ids=ids, completion=whole, index=prompt.sample)
             except AxilError as error:
                 raise in_own_words(error) from None
 
@@ -121,6 +148,7 @@ class EngineCalls:
         if not messages:
             raise Refused("messages is empty; it must hold at least one message.", field="messages")
         for i, message in enumerate(messages):
+            check_role(str(message["role"]), template.roles, field=f"messages[{i}].role")
             self._check_ids_of(message, f"messages[{i}].token_ids")
         given = [dict(message) for message in messages]
         num_characters = sum(len(str(message["content"])) for message in messages)

@@ -20,6 +20,7 @@ from .chat_model import EngineModel, ServerModel
 from .config import ENGINE_FLAG_GROUPS
 from .engine import Engine
 from .engine_wishes import DEFAULT_NEW_TOKENS
+from .printable import printable
 from .sampling_flags import SamplingFlags
 
 
@@ -66,7 +67,7 @@ def chat(args: argparse.Namespace) -> int:
 async def _show(engine: Engine, prompt: str, sampling: SamplingParams) -> None:
     async with aclosing(engine.stream(prompt, sampling)) as chunks:
         async for chunk in chunks:
-            print(chunk.text, end="", flush=True)
+            print(printable(chunk.text) if sys.stdout.isatty() else chunk.text, end="", flush=True)
     print()
 
 

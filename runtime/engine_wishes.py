@@ -81,14 +81,14 @@ def chat_wishes_of(messages: Chats, sampling: Sampling, *, salt: str, n: int | N
     return _wishes(many, _checked_chat, sampling, TO_CHAT, salt, n)
 
 
-def one_wish(prompt: TextOrIds, sampling: SamplingParams | None, *, salt: str) -> Wish:
+def one_wish(prompt: TextOrIds, sampling: SamplingParams | None, *, salt: str, n: int | None) -> Wish:
     """The wish for one prompt; raises as `wishes_of`."""
-    return _wishes([prompt], _checked_prompt, sampling, TO_GENERATE, salt, None)[0]
+    return _wishes([prompt], _checked_prompt, sampling, TO_GENERATE, salt, n)[0]
 
 
-def one_chat_wish(messages: Sequence[Message], sampling: SamplingParams | None, *, salt: str) -> Wish:
+def one_chat_wish(messages: Sequence[Message], sampling: SamplingParams | None, *, salt: str, n: int | None) -> Wish:
     """The wish for one chat; raises as `wishes_of`."""
-    return _wishes([messages], _checked_chat, sampling, TO_CHAT, salt, None)[0]
+    return _wishes([messages], _checked_chat, sampling, TO_CHAT, salt, n)[0]
 
 
 def typed(sampling: SamplingParams) -> SamplingParams:

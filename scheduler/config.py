@@ -13,6 +13,9 @@ class SchedulerConfig:
 
     max_running: int = flag(64, "Requests computed together, at most.")
     max_queued: int = flag(4096, "Requests that may wait; one more is answered 429.")
+    max_queued_tokens: int = flag(
+        8 * 1024 * 1024, "Prompt tokens of all requests that wait, about 50 bytes each; more are answered 429."
+    )
     prefill_tokens: int = flag(8192, "Prompt tokens computed in one step, at most.")
     decode_step_ms: int = flag(100, "Time a step may take while rows decode; prefill gets what is left of it.")
     prefill_step_ms: int = flag(500, "Time a step may take while nothing decodes.")
@@ -35,7 +38,14 @@ class SchedulerConfig:
         Raises:
             ValueError: names the flag, its limit and the given value.
         """
-        for name in ("max_running", "max_queued", "prefill_tokens", "decode_step_ms", "prefill_step_ms"):
+        for name in (
+            "max_running",
+            "max_queued",
+            "max_queued_tokens",
+            "prefill_tokens",
+            "decode_step_ms",
+            "prefill_step_ms",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
         for name in ("overtake_tokens", "overtake_share", "overtake_seconds"):

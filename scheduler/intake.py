@@ -23,11 +23,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
             raise DuplicateId(
                 f"rid {message.request_id!r} belongs to a request that is still open. Choose another.", field="rid"
             )
-        if len(state.waiting) >= state.config.max_queued:
-            raise Overloaded(
-                f"{len(state.waiting)} requests are waiting and --max-queued is {state.config.max_queued}."
-                " Try again later.",
-            )
+        _check_room(state, len(token_ids))
         max_new_tokens = _checked_lengths(state, token_ids, message.sampling.max_new_tokens)
         _check_sampling_ids(state, message.sampling)
     except (RefusedError, Overloaded) as error:
@@ -106,6 +102,20 @@ def _check_sampling_ids(state: State, sampling: SamplingParams) -> None:
                 " Tokenise with this model's tokenizer.",
                 field=field,
             )
+
+
+def _check_room(state: State, prompt_tokens: int) -> None:
+    waiting, config = state.waiting, state.config
+    if len(waiting) >= config.max_queued:
+        raise Overloaded(
+            f"{len(waiting)} requests are waiting and --max-queued is {config.max_queued}. Try again later."
+        )
+    # Where nobody waits even the longest prompt is taken.
+    if waiting and waiting.prompt_tokens + prompt_tokens > config.max_queued_tokens:
+        raise Overloaded(
+            f"{counted(len(waiting), 'request')} with {counted(waiting.prompt_tokens, 'prompt token')} wait, this one"
+            f" has {prompt_tokens} more, and --max-queued-tokens is {config.max_queued_tokens}. Try again later."
+        )
 
 
 def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | None) -> int:

@@ -32,12 +32,13 @@ class Leader:
 class Queue:
     """Waiting requests. Order costs nothing while nothing changes, and O(what changed) when it does.
 
-    `policy` is one of the flag's choices.
+    `policy` is one of the flag's choices. `prompt_tokens` counts those of all that wait.
     """
 
     def __init__(self, cache: PrefixCache, *, policy: str) -> None:
         self._cache = cache
         self._policy = policy
+        self.prompt_tokens = 0
         self._requests: dict[str, Request] = {}
         self._of_waiter: dict[Waiter, Request] = {}
         self._waiters: dict[str, Waiter] = {}
@@ -73,6 +74,7 @@ class Queue:
         num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens
         self._enter(request, num_tokens, waiter)
         self._requests[request.request_id] = request
+        self.prompt_tokens += request.prompt_tokens
         self._waiters[request.request_id] = waiter
         self._of_waiter[waiter] = request
         if self._elevator:
@@ -114,6 +116,7 @@ class Queue:
     def _remove(self, request: Request, *, is_taken: bool) -> None:
         waiter = self._waiters.pop(request.request_id)
         del self._requests[request.request_id], self._of_waiter[waiter]
+        self.prompt_tokens -= request.prompt_tokens
         self._index.leave(waiter)
         if self._elevator:
             self._elevator.remove(request, is_taken=is_taken)

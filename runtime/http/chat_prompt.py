@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from runtime.text.template import USUAL_ROLES, Message, template_variables
+from runtime.text.template import USUAL_ROLES, Message, check_role, template_variables
 from wire.errors import Refused
 
 from .fields import Fields
@@ -76,8 +76,7 @@ def _read_messages(fields: Fields, roles: Set[str]) -> list[Message]:
         role = item.string("role")
         if not role:
             raise Refused(f"{item.name('role')} is missing. Set it to user, for example.", field=item.name("role"))
-        if role not in roles:
-            raise item.wrong_type("role", f"one of {', '.join(sorted(roles))}", role)
+        check_role(role, roles, field=item.name("role"))
         messages.append({**item.everything(), "content": _content(item)})
     return messages
 

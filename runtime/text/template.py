@@ -6,7 +6,7 @@ A template may have a flaw and messages may not suit it; both end the one reques
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -90,6 +90,17 @@ class ChatTemplate:
             )
         is_spacing_kept = tail.startswith(" ")
         return head if is_spacing_kept else head.rstrip()
+
+
+def check_role(role: str, roles: Set[str], *, field: str) -> None:
+    """Return when `role` is one of `roles`.
+
+    Raises:
+        Refused: it is not; names them.
+    """
+    if role not in roles:
+        known = ", ".join(sorted(roles))
+        raise Refused(f"{field} must be one of {known}, got {json.dumps(role[:100])}. Change {field}.", field=field)
 
 
 def load_template(directory: Path, config: Mapping[str, object], override: str | None) -> str | None:

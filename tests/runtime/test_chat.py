@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runtime.config import HttpConfig
-from tests.fakes import Script, Server, running_server, submitted_ids
+from tests.fakes import Script, Server, running_server, submitted_ids, text_ids
 from wire.messages import Cancel, Submit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -122,12 +122,13 @@ async def piped_chat(url: str, text: str, *arguments: str) -> tuple[int, str, st
 
 async def test_an_answer_streams_and_is_followed_by_one_dim_line_of_figures(tmp_path: Path) -> None:
     async with terminal_chat(tmp_path) as (chat, server):
-        server.scheduler.script = lambda submit: Script(is_held=True, cached_tokens=12)
+        # An answer that would turn the terminal's colours round is shown, not obeyed.
+        server.scheduler.script = lambda submit: Script(text_ids("hello \x1b[7mworld"), is_held=True, cached_tokens=12)
         await chat.expect(r"/help")
         chat.type("hello there")
         await chat.expect(r"there\nh")  # the first token is shown while the others are held
         server.scheduler.release()
-        figures = r"hello world\n12 of (\d+) prompt tokens cached · TTFT \d+\.\d\d s · [\d.]+ tokens/s\n"
+        figures = r"hello \\x1b\[7mworld\n12 of (\d+) prompt tokens cached · TTFT \d+\.\d\d s · [\d.]+ tokens/s\n"
         match = await chat.expect(figures)
         assert int(match[1]) > 12
         assert "\x1b[2m12 of" in chat.raw

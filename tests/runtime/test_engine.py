@@ -3,7 +3,8 @@
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from runtime.engine_calls import EngineCalls
 from runtime.engine_loop import EngineLoop, TextParts
 from runtime.engine_wishes import Chat, Wish
 from runtime.launch import StartFailed
+from runtime.room import Room
 from tests.fakes import FakeScheduler, Script, running_server, submitted_ids, text_ids, write_model_dir
 from wire.errors import Broken, Refused, Unavailable
 from wire.messages import Cancel, Submit
@@ -22,6 +24,7 @@ from wire.sampling import SamplingParams
 
 ROOT = Path(__file__).parent.parent.parent
 GREEDY = SamplingParams(temperature=0.0)
+ROOMY = Room(max_requests=100, max_tokens=10_000)
 
 
 def wish(prompt: str | list[int] | Chat, sampling: SamplingParams = GREEDY, salt: str = "") -> Wish:
@@ -29,10 +32,10 @@ def wish(prompt: str | list[int] | Chat, sampling: SamplingParams = GREEDY, salt
 
 
 @asynccontextmanager
-async def fake_calls(tmp_path: Path, *, max_open: int = 100) -> AsyncIterator[tuple[EngineCalls, FakeScheduler]]:
+async def fake_calls(tmp_path: Path, *, room: Room = ROOMY) -> AsyncIterator[tuple[EngineCalls, FakeScheduler]]:
     async with running_server(tmp_path) as server:
         parts = TextParts(generator=server.front.generator, template=server.front.template)
-        yield EngineCalls(parts, max_open=max_open), server.scheduler
+        yield EngineCalls(parts, room), server.scheduler
 
 
 async def test_a_batch_is_submitted_sorted_and_answered_in_the_callers_order(tmp_path: Path) -> None:
@@ -53,13 +56,25 @@ async def test_a_batch_is_submitted_sorted_and_answered_in_the_callers_order(tmp
 async def test_no_more_prompts_are_open_than_the_queue_takes(tmp_path: Path) -> None:
     async with running_server(tmp_path) as server, asyncio.TaskGroup() as group:
         server.scheduler.script = lambda submit: Script(is_held=True)
-        calls = EngineCalls(TextParts(generator=server.front.generator, template=None), max_open=2)
+        calls = EngineCalls(
+            TextParts(generator=server.front.generator, template=None), Room(max_requests=2, max_tokens=1000)
+        )
         batch = group.create_task(calls.complete_all([wish("same") for _ in range(5)], lambda _: None))
         await server.scheduler.received_where(lambda message: isinstance(message, Submit))
         await server.client.control("flush")  # everything that was sent before it has arrived now
         assert sum(isinstance(message, Submit) for message in server.scheduler.received) == 2
         server.scheduler.release()
         assert [len(samples) for samples in await batch] == [1] * 5
+
+
+async def test_prompts_wait_until_their_tokens_have_room_and_the_longest_may_go_alone(tmp_path: Path) -> None:
+    async with fake_calls(tmp_path, room=Room(max_requests=100, max_tokens=5)) as (calls, scheduler):
+        scheduler.script = lambda _: Script(text_ids("ab"))
+        prompts = ["aaa", "bbb", "c" * 40]
+        completions = await asyncio.wait_for(calls.complete_all([wish(each) for each in prompts], lambda _: None), 10)
+        assert [samples[0].text for samples in completions] == ["ab"] * 3
+        submitted = [message for message in scheduler.received if isinstance(message, Submit)]
+        assert len(submitted) == 3
 
 
 async def test_an_error_in_a_batch_names_the_prompt_and_cancels_the_others(tmp_path: Path) -> None:
@@ -94,6 +109,36 @@ async def test_a_chat_without_messages_is_refused(tmp_path: Path) -> None:
             await calls.complete_all([wish(Chat(messages=[]))], lambda _: None)
 
 
+async def test_a_role_that_the_template_does_not_know_is_refused_by_its_place(tmp_path: Path) -> None:
+    chat = Chat(messages=[{"role": "user", "content": "x"}, {"role": "wizard", "content": "y"}])
+    async with fake_calls(tmp_path) as (calls, _):
+        with pytest.raises(Refused, match=r'messages\[1\]\.role must be one of assistant, .*, got "wizard"'):
+            await calls.complete_all([wish(chat)], lambda _: None)
+
+
+async def test_pieces_of_several_answers_say_whose_they_are_and_each_answer_has_its_end(tmp_path: Path) -> None:
+    async with fake_calls(tmp_path) as (calls, scheduler):
+        scheduler.script = lambda submit: Script(text_ids("ab" if submit.request_id.endswith("_0") else "wxyz"))
+        chunks = [chunk async for chunk in calls.chunks(replace(wish("x"), num_samples=2))]
+        for i, text in enumerate(("ab", "wxyz")):
+            own = [chunk for chunk in chunks if chunk.index == i]
+            assert "".join(chunk.text for chunk in own) == text
+            assert [chunk.completion is not None for chunk in own].count(True) == 1
+            assert own[-1].completion is not None
+            assert own[-1].completion.text == text
+
+
+async def test_leaving_a_stream_of_several_answers_cancels_all_of_them(tmp_path: Path) -> None:
+    async with fake_calls(tmp_path) as (calls, scheduler):
+        scheduler.script = lambda _: Script(is_held=True)
+        async with aclosing(calls.chunks(replace(wish("x"), num_samples=3))) as chunks:
+            await anext(chunks)
+        for i in range(3):
+            await scheduler.received_where(
+                lambda message, i=i: isinstance(message, Cancel) and message.request_id.endswith(f"_{i}")
+            )
+
+
 async def test_pieces_come_as_they_are_made_and_the_last_has_the_whole(tmp_path: Path) -> None:
     async with fake_calls(tmp_path) as (calls, _):
         chunks = [chunk async for chunk in calls.chunks(wish("x"))]
@@ -112,7 +157,7 @@ async def fake_loop(tmp_path: Path) -> AsyncIterator[tuple[EngineLoop, EngineCal
     loop = EngineLoop(tmp_path, tmp_path / "model", None)
     try:
         parts = await asyncio.wrap_future(loop.parts)
-        yield loop, EngineCalls(parts, max_open=10), scheduler
+        yield loop, EngineCalls(parts, Room(max_requests=10, max_tokens=1000)), scheduler
     finally:
         await asyncio.to_thread(loop.close)
         answering.cancel()

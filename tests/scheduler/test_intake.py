@@ -78,6 +78,21 @@ def test_a_full_queue_refuses_the_next_request() -> None:
     assert refused.code == "overloaded"
 
 
+def test_a_queue_full_of_tokens_refuses_a_prompt_that_is_too_long_for_the_rest_of_it() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=1, max_queued_tokens=10))
+    harness.submit("longer than all", [1] * 12)
+    harness.submit("too much", [2])
+    refused = harness.terminal["too much"]
+    assert isinstance(refused, messages.Refused)
+    assert refused.code == "overloaded"
+    assert "1 request with 12 prompt tokens wait, this one has 1 more, and --max-queued-tokens is 10" in refused.message
+    harness.run()
+    harness.submit("later", [2] * 5)
+    harness.submit("fits beside it", [3] * 5)
+    harness.run()
+    assert {harness.terminal[name].reason for name in ("longer than all", "later", "fits beside it")} == {"length"}
+
+
 def test_abort_matches_ids_exactly() -> None:
     harness = make_harness()
     harness.submit("job-1", [1, 2])
