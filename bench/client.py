@@ -50,7 +50,7 @@ class Client:
         self._session = session
         self.is_generate = url.endswith(GENERATE)
         self._url = url.removesuffix(GENERATE).rstrip("/")
-        self._model = model
+        self.model = model
 
     async def complete(
         self,
@@ -122,7 +122,7 @@ class Client:
 
     def _wanted(self, max_tokens: int) -> dict[str, object]:
         return {
-            "model": self._model,
+            "model": self.model,
             "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,

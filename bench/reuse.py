@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import AnyStr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def _longest(ordered: Sequence[str], text: str) -> int:
     return max((common_length(text, other) for other in ordered[max(0, position - 1) : position + 1]), default=0)
 
 
-def common_length(left: str, right: str) -> int:
+def common_length(left: AnyStr, right: AnyStr) -> int:
     """Length of the longest common beginning. O(length · log length), by comparing whole slices."""
     low, high = 0, min(len(left), len(right))
     while low < high:

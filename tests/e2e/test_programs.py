@@ -8,9 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import axil
 from tests.e2e.server import Server
+from tests.model_runner.conftest import as_transformers, find_embedded, load_embedded
 
 pytestmark = pytest.mark.e2e
 
@@ -78,3 +80,29 @@ def test_a_server_gives_the_same_answers_as_an_engine(engine: axil.Engine, share
     in_process = talk.using(backend=engine).run()
     assert over_http.value == in_process.value
     assert over_http.meta("warmth").scores == pytest.approx(in_process.meta("warmth").scores, abs=1e-3)
+
+
+PLACES = ("Paris", "Rome", "Oslo", "Cairo", "Lima", "Delhi", "Berlin", "Madrid", "Tokyo", "Athens")
+KINDS = ("city", "river", "country", "fruit", "animal")
+
+
+@axil.function
+def classify(s: axil.State, question: str) -> str:
+    s += question
+    return s.select("kind", [f" {kind}" for kind in KINDS]).get()
+
+
+def test_select_agrees_with_the_likelihoods_of_transformers_on_fifty_questions(engine: axil.Engine) -> None:
+    reference = as_transformers(load_embedded(find_embedded(), torch.float32))
+    asked = [f"Question {i}: is {place} a thing to eat or a place?\nIt is a" for i in range(5) for place in PLACES]
+    batch = classify.using(backend=engine).run_batch([{"question": question} for question in asked])
+    for question, result in zip(asked, batch, strict=True):
+        told = result.meta("kind").scores
+        assert told is not None
+        prompts = [engine.encode(f"{question} {kind}") for kind in KINDS]
+        start = len(engine.encode(question))
+        with torch.inference_mode():
+            for kind, ids in zip(KINDS, prompts, strict=True):
+                logprobs = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+                wanted = sum(float(logprobs[i - 1, ids[i]]) for i in range(start, len(ids))) / (len(ids) - start)
+                assert told[f" {kind}"] == pytest.approx(wanted, abs=1e-3)

