@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from axil.lang.backend import Answer, Backend, Prompt, Scores, Wish
 from axil.lang.home import Home
 from axil.lang.turns import Turns
 from bench.reuse import common_length
+
+TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,15 @@ def optimum_tokens(prompts: Sequence[Sequence[int]], answered: Sequence[Sequence
     >>> optimum_tokens([[1, 2], [1, 2, 7, 8, 5]], [[1, 2, 7, 8]])
     4
     """
-    # Sorted by their bytes, the neighbour before a prompt has the longest beginning in common with it.
-    entries = [(_key(ids[:-1]), False) for ids in answered] + [(_key(ids), True) for ids in prompts]
+    # Among sorted bytes, a neighbour has the longest beginning in common.
+    known = sorted(_key(ids[:-1]) for ids in answered)
     total = 0
     before = b""
-    for key, is_prompt in sorted(entries):
-        if is_prompt:
-            total += max(1, len(key) // 4 - common_length(before, key) // 4)
+    for key in sorted(map(_key, prompts)):
+        i = bisect.bisect_left(known, key)
+        neighbours = (before, *known[max(0, i - 1) : i + 1])
+        shared = max(common_length(key, other) for other in neighbours) // TOKEN_BYTES
+        total += max(1, len(key) // TOKEN_BYTES - shared)
         before = key
     return total
 

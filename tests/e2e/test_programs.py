@@ -83,26 +83,28 @@ def test_a_server_gives_the_same_answers_as_an_engine(engine: axil.Engine, share
 
 
 PLACES = ("Paris", "Rome", "Oslo", "Cairo", "Lima", "Delhi", "Berlin", "Madrid", "Tokyo", "Athens")
-KINDS = ("city", "river", "country", "fruit", "animal")
+KINDS = (" city", " fruit")
 
 
 @axil.function
 def classify(s: axil.State, question: str) -> str:
     s += question
-    return s.select("kind", [f" {kind}" for kind in KINDS]).get()
+    return s.select("kind", KINDS).get()
 
 
 def test_select_agrees_with_the_likelihoods_of_transformers_on_fifty_questions(engine: axil.Engine) -> None:
     reference = as_transformers(load_embedded(find_embedded(), torch.float32))
-    asked = [f"Question {i}: is {place} a thing to eat or a place?\nIt is a" for i in range(5) for place in PLACES]
+    asked = [f"{i}. {place} is a" for i in range(5) for place in PLACES]
     batch = classify.using(backend=engine).run_batch([{"question": question} for question in asked])
+    prompts = [engine.encode(question + kind) for question in asked for kind in KINDS]
+    # Padding behind a prompt changes nothing before it.
+    padded = torch.tensor([ids + [0] * (max(map(len, prompts)) - len(ids)) for ids in prompts])
+    with torch.inference_mode():
+        logprobs_BTV = reference(padded).logits.log_softmax(-1)
+    wanted = iter(logprobs_BTV[i, len(ids) - 2, ids[-1]].item() for i, ids in enumerate(prompts))
     for question, result in zip(asked, batch, strict=True):
         told = result.meta("kind").scores
         assert told is not None
-        prompts = [engine.encode(f"{question} {kind}") for kind in KINDS]
-        start = len(engine.encode(question))
-        with torch.inference_mode():
-            for kind, ids in zip(KINDS, prompts, strict=True):
-                logprobs = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
-                wanted = sum(float(logprobs[i - 1, ids[i]]) for i in range(start, len(ids))) / (len(ids) - start)
-                assert told[f" {kind}"] == pytest.approx(wanted, abs=1e-3)
+        for kind in KINDS:
+            assert len(engine.encode(question + kind)) == len(engine.encode(question)) + 1
+            assert told[kind] == pytest.approx(next(wanted), abs=1e-3)
