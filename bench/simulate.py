@@ -80,6 +80,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--num-sessions", type=count, default=40, help="sessions drawn from the file (default: 40)")
     parser.add_argument("--open-sessions", type=count, default=20, help="sessions open at any time (default: 20)")
     parser.add_argument("--most-gap", type=positive, default=600.0, metavar="S", help="longest pause (default: 600)")
+    parser.add_argument("--open-requests", type=count, metavar="N", help="--trace: N always open, at no recorded time")
     parser.add_argument("--trace-speed", type=positive, default=1.0, help="how much faster than recorded (default: 1)")
     parser.add_argument("--scale", type=positive, default=1.0, help="share of the shapes' token counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other requests (default: 1)")
@@ -149,7 +150,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[Input]:
     if "traces" not in args.only:
         return
     for path in args.trace:
-        yield inputs.mooncake(path, speed=args.trace_speed)
+        yield inputs.mooncake(path, speed=args.trace_speed, concurrency=args.open_requests)
     if args.sessions is not None:
         yield inputs.agents(
             args.sessions,

@@ -9,7 +9,7 @@ from wire.messages import Admission, Reuse, ids_to_bytes
 from .draft import Draft
 from .fit import can_fit, lease_if_fits
 from .policy import in_order
-from .request import Running
+from .request import Request, Running
 from .state import State
 
 LOOK = 8
@@ -75,9 +75,17 @@ def _admission(running: Running) -> Admission:
         page_ids=ids_to_bytes(running.lease.page_ids),
         num_prompt_tokens=request.prompt_tokens,
         prompt_ids=request.prompt_bytes if sampling.needs_prompt_ids else b"",
-        first_logprob=request.next_logprob,
+        first_logprob=_first_logprob(request),
         output_ids=ids_to_bytes(request.output_ids.tolist()) if sampling.needs_output_ids else b"",
     )
+
+
+def _first_logprob(request: Request) -> int | None:
+    """The first prompt token whose logprob has to be computed."""
+    if request.next_logprob is None:
+        return None
+    first = request.next_logprob + request.num_known_logprobs
+    return first if first < request.prompt_tokens else None
 
 
 def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> None:

@@ -35,6 +35,7 @@ def extend_each(state: State, draft: Draft, growing: list[Running]) -> None:
             if own:
                 draft.grown.append((running, own[0]))
         return
+    state.scores.clear(pages)
     draft.grown += zip(growing, pages, strict=True)
     for running in growing:
         promise(state, running)
@@ -51,6 +52,7 @@ def extend(state: State, draft: Draft, running: Running, num_tokens: int) -> Seq
             if victim is running:
                 return None
         else:
+            state.scores.clear(pages)
             promise(state, running)
             return pages
 

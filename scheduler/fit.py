@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import prompt_logprobs
 from .output_length import Estimate
 from .request import Request, Running
 from .state import State
@@ -14,6 +15,7 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     until what it's expected to need is there, and that is more with every retraction.
     """
     known = request.num_tokens
+    logprobs = prompt_logprobs.look_up(state, request)
     lease = state.cache.lease(
         request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens, hints=request.hints
     )
@@ -26,6 +28,8 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     if needed > state.cache.free_pages + state.cache.evictable_pages:
         state.cache.release(lease, request.token_ids[:0])
         return None
+    if lease.copy is not None:
+        state.scores.copy(*lease.copy, num_tokens=lease.copied_tokens)
     running = Running(
         request=request,
         row=state.free_rows.pop(),
@@ -38,6 +42,8 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
         lengths=lengths,
         promised_pages=expected_pages - len(lease.page_ids),
     )
+    if request.next_logprob is not None and len(logprobs):
+        running.found_logprobs = prompt_logprobs.found(running.row, request.next_logprob, logprobs)
     state.promised_pages += running.promised_pages
     state.prefilling[running.row] = running
     return running

@@ -10,6 +10,7 @@ from wire.errors import DuplicateId, Overloaded, PromptTooLong, counted
 from wire.errors import Refused as RefusedError
 from wire.sampling import SamplingParams
 
+from . import prompt_logprobs
 from .leave import end
 from .request import ClientId, Request
 from .state import Reply, State
@@ -52,6 +53,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         prompt_bytes=message.token_ids,
         next_logprob=_first_logprob(message.sampling, len(token_ids)),
     )
+    prompt_logprobs.look_up(state, request)
     state.waiting.add(request)
     return []
 

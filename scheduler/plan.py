@@ -57,12 +57,13 @@ def _most_tokens(state: State, draft: Draft, *, start: int, left_s: float) -> in
 
 
 def _prefill(state: State, draft: Draft, *, budget_s: float, now_s: float) -> None:
-    """Chunks for rows with prompt left: overdue ones by age, then the one with least left first."""
+    """Chunks for rows with prompt left: overdue ones by age, then by priority the one with least left first."""
 
-    def rank(running: Running) -> tuple[bool, int, int]:
-        if now_s - running.request.arrived_s >= state.config.overtake_seconds:
-            return False, 0, running.request.arrival
-        return True, running.prefill_left_tokens, running.request.arrival
+    def rank(running: Running) -> tuple[bool, int, int, int]:
+        request = running.request
+        if now_s - request.arrived_s >= state.config.overtake_seconds:
+            return False, 0, 0, request.arrival
+        return True, -request.priority, running.prefill_left_tokens, request.arrival
 
     left_s = budget_s
     for running in sorted(state.prefilling.values(), key=rank):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radix.cache import NO_HINTS, Hints, Lease, Namespace
-from wire.messages import Reuse
+from wire.messages import PromptLogprobs, Reuse
 from wire.sampling import SamplingParams
 
 from .output_length import Estimate
@@ -27,7 +27,7 @@ class Request:
     """An accepted request, waiting or running, with the output that has arrived so far.
 
     `arrival` counts accepted requests. The higher `priority` goes first. `next_logprob` is the first prompt token whose
-    logprob is wanted and not told yet.
+    logprob is wanted and not told yet; so many from it on were known of cached tokens when last looked up.
     """
 
     request_id: str
@@ -48,6 +48,7 @@ class Request:
     num_skips: int = 0
     prompt_bytes: bytes = field(default=b"", repr=False)
     next_logprob: int | None = None
+    num_known_logprobs: int = 0
     _written: TokenIds = field(default_factory=lambda: np.empty(0, np.int32), repr=False)
     _num_written: int = 0
 
@@ -86,7 +87,9 @@ class Request:
     def reusable_tokens(self) -> int:
         """Most tokens that may come from the cache: at least one is computed, and those that logprobs come from."""
         reusable = self.num_tokens - 1
-        return reusable if self.next_logprob is None else min(reusable, self.next_logprob - 1)
+        if self.next_logprob is None:
+            return reusable
+        return min(reusable, self.next_logprob - 1 + self.num_known_logprobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +102,8 @@ class Running:
     `target_tokens` is what was known at admission: prefill up to there, decode beyond, up to `last_tokens`: the last
     token of an output is never computed. `page_end_tokens` is where the page ends that holds the last of the target.
     `promised_pages` are those that it's expected to need beyond what it has, by the estimate `lengths`. Once `is_live`
-    is false its results are dropped.
+    is false its results are dropped. `found_logprobs` of cached tokens are told with the first step;
+    `homeless_logprob` is that of a token which has no page yet.
     """
 
     request: Request
@@ -113,6 +117,8 @@ class Running:
     lengths: Estimate
     promised_pages: int
     is_live: bool = True
+    found_logprobs: PromptLogprobs | None = None
+    homeless_logprob: float | None = None
 
     @property
     def prefill_left_tokens(self) -> int:

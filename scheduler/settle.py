@@ -9,7 +9,6 @@ from itertools import chain, repeat
 from wire.messages import (
     TOKEN_BYTES,
     Chunk,
-    PromptLogprobs,
     Reuse,
     StepResult,
     StepTokens,
@@ -18,6 +17,7 @@ from wire.messages import (
     ids_to_bytes,
 )
 
+from . import prompt_logprobs
 from .leave import end
 from .request import ClientId, Request, Running
 from .state import Reply, State
@@ -53,8 +53,11 @@ def settle(state: State, result: StepResult) -> list[Reply]:
             replies.append(end(state, running.request, "broken", message=broken[running.row]))
             continue
         _prefilled(state, running, chunk)
-        if running.row in scored:
-            replies.append(_scored(running.request, scored[running.row]))
+        for known in (running.found_logprobs, scored.get(running.row)):
+            if known is not None:
+                prompt_logprobs.keep(state, running, known)
+                replies.append(prompt_logprobs.told(running.request, known))
+        running.found_logprobs = None
         if token is not None:
             replies += _first_token(state, running.request, *token)
         elif running.computed_tokens == running.target_tokens:
@@ -104,13 +107,6 @@ def _prefilled(state: State, running: Running, chunk: Chunk) -> None:
     state.counters.computed_tokens_total += num_tokens
     if running.computed_tokens // page_tokens > before // page_tokens:
         state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
-
-
-def _scored(request: Request, scored: PromptLogprobs) -> Reply:
-    told_until = scored.first + len(scored.entries)
-    request.next_logprob = told_until if told_until < request.prompt_tokens else None
-    tokens = Tokens(request_id=request.request_id, token_ids=b"", prompt_logprobs=scored.entries)
-    return Reply(request.client, tokens)
 
 
 def _first_token(state: State, request: Request, token_id: int, logprob: bytes) -> list[Reply]:

@@ -14,6 +14,7 @@ from .cost import StepCost, Work
 from .output_length import OutputLength
 from .queue import Queue
 from .request import ClientId, Running
+from .scores import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class State:
     config: SchedulerConfig
     limits: Limits
     cache: PrefixCache
+    scores: Scores
     waiting: Queue
     running: dict[str, Running] = field(default_factory=dict)
     prefilling: dict[int, Running] = field(default_factory=dict)
@@ -100,6 +102,7 @@ def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> 
         config=config,
         limits=limits,
         cache=cache,
+        scores=Scores(num_pages=num_pages, page_tokens=page_tokens),
         waiting=Queue(cache, policy=config.policy),
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

@@ -57,8 +57,8 @@ def shape(name: str, *, scale: float, seed: int) -> Input:
     return Input(name=name, make=make, pools=SHAPE_POOLS.get(name, SHAPE_POOL))
 
 
-def mooncake(path: Path, *, speed: float) -> Input:
-    """A trace of Mooncake's form, its requests at their recorded times.
+def mooncake(path: Path, *, speed: float, concurrency: int | None) -> Input:
+    """A trace of Mooncake's form: requests at their recorded times, or in closed loop, so many open at any time.
 
     Raises:
         CannotMeasure: the file is absent or holds something else.
@@ -68,7 +68,7 @@ def mooncake(path: Path, *, speed: float) -> Input:
         raise CannotMeasure(f"--trace {path} is empty")
     return Input(
         name=path.stem,
-        make=lambda: Workload(mooncake_sessions(trace, speed=speed)),
+        make=lambda: Workload(mooncake_sessions(trace, speed=speed), concurrency),
         pools=MOONCAKE_POOLS,
         prompts=lambda: mooncake_prompts(trace),
         cut_prompts=lambda: mooncake_prompts(trace, is_whole=False),

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import axil
 from tests.fakes import EOS, VOCABULARY, text_ids
@@ -124,6 +126,24 @@ def test_logprobs_of_answer_and_prompt_are_of_one_distribution(engine: axil.Engi
     assert whole.prompt_logprobs[0].logprob is None
     assert engine.generate(PROMPT, greedy(logprob_ids=(65,))).logprobs is not None
     assert engine.generate(PROMPT, greedy()).logprobs is None
+
+
+def test_logprobs_of_a_prompt_are_those_of_transformers_computed_or_cached(
+    engine: axil.Engine, tiny_model: Path
+) -> None:
+    reference = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    prompt_ids = text_ids("A prompt of its own, so that nothing of it is cached. " * 3)
+    with torch.inference_mode():
+        all_logprobs = reference(torch.tensor([prompt_ids])).logits[0].log_softmax(-1)
+    wanted = [all_logprobs[i, token_id].item() for i, token_id in enumerate(prompt_ids[1:])]
+    cached = []
+    for token_ids in (prompt_ids, prompt_ids, [*prompt_ids, 65, 66]):
+        answer = engine.generate(token_ids, greedy(prompt_logprobs_from=0))
+        assert answer.prompt_logprobs is not None
+        told = [token.logprob for token in answer.prompt_logprobs[1 : len(prompt_ids)]]
+        assert told == [pytest.approx(value, abs=1e-3) for value in wanted]
+        cached.append(answer.cached_tokens)
+    assert cached == [0, len(prompt_ids) - 1, len(prompt_ids) - 1]
 
 
 async def test_a_stream_takes_them_too(engine: axil.Engine) -> None:

@@ -39,6 +39,14 @@ def expected_output(prompt: list[int], *, max_new_tokens: int, stop_token_ids: t
     return context[len(prompt) :]
 
 
+def expected_logprobs(prompt: list[int], first: int) -> list[float]:
+    """Of the tokens from `first` on: numbers that tell position and everything up to there apart, and are exact."""
+    sums = [0]
+    for i, token in enumerate(prompt):
+        sums.append((sums[-1] + (i + 1) * token) % 4096)
+    return [position + sums[position + 1] / 4096 for position in range(max(1, first), len(prompt))]
+
+
 @dataclass(slots=True)
 class Row:
     pages: list[int]
@@ -153,12 +161,12 @@ class FakeRunner:
         return pack_logprobs(float(token or 0)) if self.rows[row].has_logprobs else b""
 
     def _scored(self, index: int, row: Row, num_new_tokens: int) -> list[PromptLogprobs]:
-        """Position as logprob, so that a missing or repeated one is seen."""
-        if row.first_logprob is None:
+        """Logprobs that tell where they belong, so that a missing, repeated or foreign one is seen."""
+        if row.first_logprob is None or row.prompt_ids is None:
             return []
         first = max(row.length + 1, row.first_logprob)
         stop = min(row.length + num_new_tokens + 1, row.num_prompt_tokens)
-        entries = tuple(pack_logprobs(float(position)) for position in range(first, stop))
+        entries = tuple(map(pack_logprobs, expected_logprobs(row.prompt_ids[:stop], first)))
         return [PromptLogprobs(row=index, first=first, entries=entries)] if entries else []
 
     def context(self, row: int) -> list[int]:

@@ -9,7 +9,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.cost import StepCost
 from scheduler.leave import retract
 from scheduler.settle import OutOfStep, settle
-from tests.scheduler.fake_runner import expected_output
+from tests.scheduler.fake_runner import expected_logprobs, expected_output
 from tests.scheduler.harness import make_harness
 from wire import messages
 from wire.messages import StepPlan, StepResult, bytes_to_ids
@@ -180,6 +180,22 @@ def test_one_step_prefills_several_requests_and_the_one_with_least_left_goes_fir
     plan = harness.send_plan()
     assert plan is not None
     assert chunk_lengths(plan) == [21, 51, 28]
+
+
+def test_one_step_prefills_first_what_has_the_higher_priority_until_others_are_overdue() -> None:
+    config = SchedulerConfig(max_running=8, prefill_tokens=100, overtake_seconds=5.0)
+    harness = make_harness(num_pages=400, config=config)
+    harness.submit("short", [2, *DOCUMENT[:120]])
+    harness.submit("urgent", [1, *DOCUMENT[:300]], priority=1)
+    shares = []
+    for now_s in (0.0, 1.0, 6.0):
+        harness.now_s = now_s
+        plan = harness.send_plan()
+        assert plan is not None
+        name_of = {running.row: name for name, running in harness.state.running.items()}
+        shares.append({name_of[chunk.row]: len(chunk.token_ids) // 4 for chunk in plan.chunks})
+        harness.retire()
+    assert shares == [{"urgent": 100}, {"urgent": 100}, {"short": 100}]
 
 
 def test_the_longest_cached_prefix_goes_first() -> None:
@@ -358,7 +374,7 @@ def test_prompt_logprobs_bypass_the_cache_from_where_they_are_wanted(start: int,
     harness.run()
     harness.submit("scored", DOCUMENT[:100], max_new_tokens=0, prompt_logprobs_from=start)
     harness.run()
-    assert harness.prompt_logprobs["scored"] == list(range(max(1, start), 100))
+    assert harness.prompt_logprobs["scored"] == expected_logprobs(DOCUMENT[:100], start)
     assert harness.state.counters.cached_tokens_total == cached
     assert harness.state.counters.bypassed_tokens_total == 99 - cached
     assert harness.terminal["scored"].reason == "length"
@@ -373,7 +389,7 @@ def test_a_retracted_request_tells_each_prompt_logprob_once() -> None:
     harness.retire()
     retract(harness.state, harness.state.running["a"])
     harness.run()
-    assert harness.prompt_logprobs["a"] == list(range(5, 60))
+    assert harness.prompt_logprobs["a"] == expected_logprobs(DOCUMENT[:60], 5)
     assert harness.outputs["a"] == expected_output(DOCUMENT[:60], max_new_tokens=4)
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
-from tests.scheduler.fake_runner import VOCABULARY, expected_output
+from tests.scheduler.fake_runner import VOCABULARY, expected_logprobs, expected_output
 from tests.scheduler.harness import Harness, make_harness
 from wire import messages
 
@@ -42,7 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.harness = make_harness(num_pages=num_tokens // page_tokens, page_tokens=page_tokens, config=config)
         self.wanted: dict[str, list[int]] = {}
-        self.wanted_logprobs: dict[str, list[int]] = {}
+        self.wanted_logprobs: dict[str, list[float]] = {}
         self.num_submitted = 0
 
     @rule(
@@ -81,8 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             repetition_penalty=penalty,
             prompt_logprobs_from=logprobs_from,
         )
-        first = len(prompt) if logprobs_from is None else max(1, logprobs_from)
-        self.wanted_logprobs[request_id] = list(range(first, len(prompt)))
+        self.wanted_logprobs[request_id] = [] if logprobs_from is None else expected_logprobs(prompt, logprobs_from)
         self.wanted[request_id] = expected_output(prompt, max_new_tokens=max_new_tokens, stop_token_ids=tuple(stop))
 
     @rule(data=st.data(), is_finish=st.booleans())

@@ -1,0 +1,88 @@
+"""Logprobs of prompts: those that the cache knows are told again, those that a step gives are kept beside their pages.
+
+Only a token's own logprob is kept. A request that also wants the most likely tokens, or chosen ones, computes its
+prompt from where it wants them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wire.messages import PromptLogprobs, Tokens
+
+from .request import Request, Running
+from .scores import Logprobs
+from .state import Reply, State
+
+_FLOAT_BYTES = 4
+
+
+def look_up(state: State, request: Request) -> Logprobs:
+    """The logprobs wanted next that are known of cached tokens, in order; their number is noted in the request.
+
+    With the logprob of a token known, the token before it need not be computed: so it's one token more that may be
+    reused. O(the prompt's tokens) once logprobs have ever been kept, else O(1).
+    """
+    wanted, sampling, scores = request.next_logprob, request.sampling, state.scores
+    request.num_known_logprobs = 0
+    if wanted is None or sampling.num_top_logprobs or sampling.logprob_ids or not scores.is_used:
+        return np.empty(0, np.float32)
+    token_ids = request.token_ids
+    lease = state.cache.lease(request.namespace, token_ids, max_reuse_tokens=request.prompt_tokens)
+    page_ids = lease.page_ids[:]
+    if lease.copy is not None:
+        # A copy that is not made: what is known stands beside its source.
+        page_ids[-1] = lease.copy[0]
+    known = scores.read(page_ids, first=wanted, stop=lease.cached_tokens)
+    state.cache.release(lease, token_ids[:0])
+    request.num_known_logprobs = len(known)
+    return known
+
+
+def keep(state: State, running: Running, scored: PromptLogprobs) -> None:
+    """Keep what a step has given, where this request's pages stand and, if that is elsewhere, in the tree.
+
+    So too what was found: the last token of it is computed again, into a page of the request's own.
+    """
+    request, lease = running.request, running.lease
+    heads = b"".join(entry[:_FLOAT_BYTES] for entry in scored.entries)
+    logprobs = np.frombuffer(heads, np.float32)
+    first = scored.first
+    if running.homeless_logprob is not None:
+        # The last token of the step before had no page yet.
+        logprobs, first = np.concatenate(([running.homeless_logprob], logprobs), dtype=np.float32), first - 1
+        running.homeless_logprob = None
+    in_pages = len(lease.page_ids) * state.cache.page_tokens - first
+    if in_pages < len(logprobs):
+        running.homeless_logprob = float(logprobs[-1])
+    state.scores.write(lease.page_ids, logprobs[:in_pages], first=first)
+    if lease.duplicates and first + len(logprobs) == request.prompt_tokens:
+        _keep_in_tree(state, running)
+
+
+def told(request: Request, scored: PromptLogprobs) -> Reply:
+    """The reply with the next logprobs."""
+    told_until = scored.first + len(scored.entries)
+    request.next_logprob = told_until if told_until < request.prompt_tokens else None
+    request.num_known_logprobs = 0
+    tokens = Tokens(request_id=request.request_id, token_ids=b"", prompt_logprobs=scored.entries)
+    return Reply(request.client, tokens)
+
+
+def found(running_row: int, first: int, logprobs: Logprobs) -> PromptLogprobs:
+    """Known logprobs in the form in which a step gives them."""
+    data = logprobs.tobytes()
+    entries = tuple(data[start : start + _FLOAT_BYTES] for start in range(0, len(data), _FLOAT_BYTES))
+    return PromptLogprobs(row=running_row, first=first, entries=entries)
+
+
+def _keep_in_tree(state: State, running: Running) -> None:
+    """The tree had equal pages without logprobs: know of them what is known of this request's own."""
+    request, own = running.request, running.lease
+    page_tokens = state.cache.page_tokens
+    lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.prompt_tokens)
+    for index in range((lease.cached_tokens - lease.copied_tokens) // page_tokens):
+        source, destination = own.page_ids[index], lease.page_ids[index]
+        if source != destination:
+            state.scores.add(source, destination)
+    state.cache.release(lease, request.token_ids[:0])
