@@ -10,10 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from model_runner.layers import Angles, AnyLinear, Linear, RMSNorm, Rotary, packed
+from model_runner.layers import Angles, AnyLinear, Linear, RMSNorm, Rotary
 from model_runner.ops import Activation, Heads
 
 from .library import Float, Int, Library, Pointer
+from .linear import Format, Kind, LinearKernels
 
 _Flag = ctypes.c_int32
 
@@ -26,6 +27,7 @@ class KernelOps:
 
     def __init__(self, library: Library) -> None:
         function = library.function
+        self._linears = LinearKernels(library)
         self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)
         self._rotate_heads = function("axil_rotate_heads", *5 * [Pointer], _Flag, Float, *4 * [Int])
         self._angles = function("axil_angles", Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
@@ -37,11 +39,16 @@ class KernelOps:
         return torch.float32
 
     def packed(self, linear: Linear) -> AnyLinear:
-        """Laid out for oneDNN; beside bfloat16 weights activations are rounded to it on the way in."""
-        inner = packed(linear)
-        if linear.weight.dtype == torch.float32:
-            return inner
-        return lambda x_TD: inner(x_TD.to(linear.weight.dtype)).float()
+        """In the kernels' own blocks; activations stay float32 where the CPU has no products of bfloat16."""
+        num_outputs, num_columns = linear.weight.shape
+        kind = Kind(format=Format.BFLOAT16 if linear.weight.dtype == torch.bfloat16 else Format.FLOAT32)
+        if kind.obstacle(num_columns) is not None:
+            kind = Kind(format=Format.FLOAT32)
+        weight = self._linears.make(num_outputs, num_columns, kind, has_bias=linear.bias is not None)
+        weight.write(0, linear.weight)
+        if linear.bias is not None:
+            weight.write_bias(0, linear.bias)
+        return weight
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """Cosines and sines [T, H / 2] in float32."""

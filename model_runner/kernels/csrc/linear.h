@@ -1,0 +1,59 @@
+// A linear layer's weight as the kernels read it, and what is multiplied with it.
+//
+// Outputs are cut into blocks of BLOCK; a block's weights lie together, in the order in which one thread reads them.
+// Sums run over the columns in ascending order, whatever the number of tokens and of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "simd_bytes.h"
+
+constexpr int VECTORS = REGISTERS == 16 ? 2 : 3;
+constexpr int BLOCK = VECTORS * LANES;
+constexpr int GROUP = 32;  // columns that share a scale in 4 bits, and in GGUF's 8 bits
+
+// How a block is stored. K columns, g groups of `group` columns, n outputs of the block:
+//   FLOAT32   float [K][n]
+//   BFLOAT16  bf16 [K / 2][n][2]; K is even
+//   INT8      g x { byte [group / 4][n][4]: q + 128; half [n]: scale }             weight = scale * q
+//   INT4      g x { byte [4][n][4]: low nibbles columns 0-15, high 16-31; half [n]: scale; half [n]: least }
+//             (group is GROUP)                                                     weight = scale * q + least
+enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
+
+// Mirrored in linear.py. Where `is_gated`, even blocks are of the gate and odd ones of what it opens, and `num_outputs`
+// counts the pairs.
+struct Weight {
+  int32_t format;
+  int32_t group;
+  int32_t is_gated;
+  int32_t has_byte_activations;  // tokens are rounded to 8 bits, each group of columns to its own scale
+  int32_t has_bias;
+  int64_t num_outputs;
+  int64_t num_columns;
+  uint8_t* data;  // the blocks, then the bias by packed row as float32; of zeros where nothing was written
+};
+
+inline int64_t blocks_of(int64_t num_outputs) { return (num_outputs + BLOCK - 1) / BLOCK; }
+inline int64_t num_blocks(const Weight& w) { return blocks_of(w.num_outputs) * (w.is_gated ? 2 : 1); }
+inline int64_t group_bytes(const Weight& w) {
+  return w.format == INT4 ? BLOCK * (GROUP / 2 + 4) : BLOCK * (static_cast<int64_t>(w.group) + 2);
+}
+inline int64_t block_bytes(const Weight& w) {
+  switch (w.format) {
+    case FLOAT32: return w.num_columns * BLOCK * 4;
+    case BFLOAT16: return w.num_columns * BLOCK * 2;
+    default: return w.num_columns / w.group * group_bytes(w);
+  }
+}
+
+inline float* bias_of(const Weight& w) {
+  return w.has_bias ? reinterpret_cast<float*>(w.data + num_blocks(w) * block_bytes(w)) : nullptr;
+}
+
+// Where output `row` of a half (-1: not gated, 0: gate, 1: what it opens) lies among the packed rows.
+inline int64_t packed_row(int64_t row, int32_t half) {
+  return half < 0 ? row : (row / BLOCK * 2 + half) * BLOCK + row % BLOCK;
+}
+
+AXIL_INLINE float from_half(uint16_t bits) { return _cvtsh_ss(bits); }
+AXIL_INLINE uint16_t to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }

@@ -1,0 +1,194 @@
+// Writes weights into their packed blocks, row by row as a checkpoint is read, and reads rows back.
+
+#include <cmath>
+
+#include "api.h"
+#include "linear.h"
+#include "threads.h"
+
+namespace {
+
+struct Place {
+  uint8_t* block;
+  int lane;
+};
+
+Place place_of(const Weight& w, int64_t row) {
+  return {w.data + row / BLOCK * block_bytes(w), static_cast<int>(row % BLOCK)};
+}
+
+uint16_t* scales_of(const Weight& w, uint8_t* group) {
+  return reinterpret_cast<uint16_t*>(group + group_bytes(w) - BLOCK * (w.format == INT4 ? 4 : 2));
+}
+
+void put_byte(uint8_t* group, int lane, int64_t column, int q) {
+  group[(column / 4 * BLOCK + lane) * 4 + column % 4] = static_cast<uint8_t>(q + 128);
+}
+
+void put_nibbles(uint8_t* group, int lane, int column, int low, int high) {
+  group[(column / 4 * BLOCK + lane) * 4 + column % 4] = static_cast<uint8_t>(low | (high << 4));
+}
+
+int clamped(float x, int lowest, int highest) {
+  const int q = static_cast<int>(lrintf(x));
+  return q < lowest ? lowest : q > highest ? highest : q;
+}
+
+void write_bytes(const Weight& w, Place place, const float* row) {
+  for (int64_t first = 0; first < w.num_columns; first += w.group) {
+    uint8_t* group = place.block + first / w.group * group_bytes(w);
+    float most = 0;
+    for (int64_t k = 0; k < w.group; k++) most = fmaxf(most, fabsf(row[first + k]));
+    const uint16_t half = to_half(most / 127);
+    const float scale = from_half(half), inverse = scale > 0 ? 1 / scale : 0;
+    scales_of(w, group)[place.lane] = half;
+    for (int64_t k = 0; k < w.group; k++)
+      put_byte(group, place.lane, k, clamped(row[first + k] * inverse, -127, 127));
+  }
+}
+
+struct Nibbles {
+  uint16_t scale, least;
+  uint8_t q[GROUP];
+};
+
+// The squared error of 16 levels from `least` in steps of `step`.
+float rounded_to_nibbles(const float* values, float least, float step, Nibbles& out) {
+  out.scale = to_half(step);
+  out.least = to_half(least);
+  const float scale = from_half(out.scale), base = from_half(out.least), inverse = scale > 0 ? 1 / scale : 0;
+  float error = 0;
+  for (int k = 0; k < GROUP; k++) {
+    const int q = clamped((values[k] - base) * inverse, 0, 15);
+    const float off = values[k] - (scale * static_cast<float>(q) + base);
+    out.q[k] = static_cast<uint8_t>(q);
+    error += off * off;
+  }
+  return error;
+}
+
+// Both ends of the range move inwards as long as that lowers the error: what few far weights lose, many others gain.
+Nibbles nearest_nibbles(const float* values) {
+  float least = values[0], most = values[0];
+  for (int k = 1; k < GROUP; k++) least = fminf(least, values[k]), most = fmaxf(most, values[k]);
+  Nibbles best, tried;
+  float lowest = rounded_to_nibbles(values, least, (most - least) / 15, best);
+  const float range = most - least;
+  for (int low = 0; low <= 4; low++) {
+    for (int high = 0; high <= 4; high++) {
+      const float from = least + 0.04f * static_cast<float>(low) * range;
+      const float to = most - 0.04f * static_cast<float>(high) * range;
+      const float error = rounded_to_nibbles(values, from, (to - from) / 15, tried);
+      if (error < lowest) lowest = error, best = tried;
+    }
+  }
+  return best;
+}
+
+void put_nibble_group(const Weight& w, Place place, int64_t index, const Nibbles& nibbles) {
+  uint8_t* group = place.block + index * group_bytes(w);
+  scales_of(w, group)[place.lane] = nibbles.scale;
+  scales_of(w, group)[BLOCK + place.lane] = nibbles.least;
+  for (int k = 0; k < GROUP / 2; k++) put_nibbles(group, place.lane, k, nibbles.q[k], nibbles.q[k + GROUP / 2]);
+}
+
+void write_row(const Weight& w, int64_t packed, const float* row) {
+  const Place place = place_of(w, packed);
+  switch (w.format) {
+    case FLOAT32:
+      for (int64_t k = 0; k < w.num_columns; k++)
+        reinterpret_cast<float*>(place.block)[k * BLOCK + place.lane] = row[k];
+      break;
+    case BFLOAT16:
+      for (int64_t k = 0; k < w.num_columns; k++)
+        reinterpret_cast<Bf16*>(place.block)[(k / 2 * BLOCK + place.lane) * 2 + k % 2] = rounded(row[k]);
+      break;
+    case INT8: write_bytes(w, place, row); break;
+    case INT4:
+      for (int64_t g = 0; g < w.num_columns / GROUP; g++)
+        put_nibble_group(w, place, g, nearest_nibbles(row + g * GROUP));
+      break;
+  }
+}
+
+template <class Element>
+void read_row(const Weight& w, int64_t packed, Element* row) {
+  const Place place = place_of(w, packed);
+  for (int64_t k = 0; k < w.num_columns; k++) {
+    float x = 0;
+    if (w.format == FLOAT32) {
+      x = reinterpret_cast<const float*>(place.block)[k * BLOCK + place.lane];
+    } else if (w.format == BFLOAT16) {
+      x = widened(reinterpret_cast<const Bf16*>(place.block)[(k / 2 * BLOCK + place.lane) * 2 + k % 2]);
+    } else {
+      uint8_t* group = place.block + k / w.group * group_bytes(w);
+      const int64_t column = k % w.group;
+      const uint16_t* scales = scales_of(w, group);
+      if (w.format == INT8) {
+        const int q = group[(column / 4 * BLOCK + place.lane) * 4 + column % 4] - 128;
+        x = from_half(scales[place.lane]) * static_cast<float>(q);
+      } else {
+        const int64_t low = column % (GROUP / 2);
+        const int both = group[(low / 4 * BLOCK + place.lane) * 4 + low % 4];
+        const int q = column < GROUP / 2 ? both & 15 : both >> 4;
+        x = from_half(scales[place.lane]) * static_cast<float>(q) + from_half(scales[BLOCK + place.lane]);
+      }
+    }
+    put(row + k, x);
+  }
+}
+
+}  // namespace
+
+AXIL_API int64_t axil_weight_bytes(const Weight* w) {
+  return num_blocks(*w) * (block_bytes(*w) + (w->has_bias ? BLOCK * 4 : 0));
+}
+
+AXIL_API void axil_write_bias(const Weight* w, int64_t first, int32_t half, int64_t count, const float* values) {
+  for (int64_t i = 0; i < count; i++) bias_of(*w)[packed_row(first + i, half)] = values[i];
+}
+
+// Pack `count` float32 rows from output `first` of a half on, quantising them where the format asks for it.
+AXIL_API void axil_write_rows(const Weight* w, int64_t first, int32_t half, int64_t count, const float* rows) {
+  parallel_ranges(count, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) write_row(*w, packed_row(first + i, half), rows + i * w->num_columns);
+  });
+}
+
+// The same from GGUF blocks of 32 weights: `kind` 2 is Q4_0, 3 Q4_1 (into INT4), 8 Q8_0 (into INT8, group 32).
+AXIL_API void axil_write_gguf(const Weight* w, int64_t first, int32_t half, int64_t count, const uint8_t* blocks,
+                              int32_t kind) {
+  const int64_t bytes = kind == 2 ? 18 : kind == 3 ? 20 : 34, per_row = w->num_columns / GROUP;
+  for (int64_t i = 0; i < count; i++) {
+    const Place place = place_of(*w, packed_row(first + i, half));
+    for (int64_t g = 0; g < per_row; g++) {
+      const uint8_t* from = blocks + (i * per_row + g) * bytes;
+      uint16_t scale;
+      memcpy(&scale, from, 2);
+      if (kind == 8) {
+        uint8_t* group = place.block + g * group_bytes(*w);
+        scales_of(*w, group)[place.lane] = scale;
+        for (int k = 0; k < GROUP; k++) put_byte(group, place.lane, k, static_cast<int8_t>(from[2 + k]));
+        continue;
+      }
+      Nibbles nibbles;
+      nibbles.scale = scale;
+      if (kind == 3) memcpy(&nibbles.least, from + 2, 2);
+      else nibbles.least = to_half(-8 * from_half(scale));
+      const uint8_t* packed = from + bytes - GROUP / 2;
+      for (int k = 0; k < GROUP / 2; k++) {
+        nibbles.q[k] = packed[k] & 15;
+        nibbles.q[k + GROUP / 2] = packed[k] >> 4;
+      }
+      put_nibble_group(*w, place, g, nibbles);
+    }
+  }
+}
+
+// The rows of given outputs of an ungated weight, as float32 or bf16: what an embedding looks up.
+AXIL_API void axil_read_rows(const Weight* w, const int64_t* rows, int64_t count, void* out, int32_t is_bf16) {
+  for (int64_t i = 0; i < count; i++) {
+    if (is_bf16) read_row(*w, rows[i], static_cast<Bf16*>(out) + i * w->num_columns);
+    else read_row(*w, rows[i], static_cast<float*>(out) + i * w->num_columns);
+  }
+}

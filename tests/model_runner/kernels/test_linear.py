@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from model_runner.kernels.library import Library
+from model_runner.kernels.linear import Format, Kind, LinearKernels, PackedWeight
+
+FLOAT32, BFLOAT16 = Kind(format=Format.FLOAT32), Kind(format=Format.BFLOAT16)
+KINDS = {
+    "float32": FLOAT32,
+    "bfloat16": BFLOAT16,
+    "8 bits, wide": Kind(format=Format.INT8, group_columns=32),
+    "4 bits, wide": Kind(format=Format.INT4, group_columns=32),
+    "8 bits": Kind(format=Format.INT8, has_byte_activations=True),
+    "8 bits in groups": Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
+    "4 bits": Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
+}
+SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
+NUM_TOKENS = [1, 2, 5, 6, 7, 13, 97, 195]
+
+
+@pytest.fixture(params=[1, 3])
+def kernels(request: pytest.FixtureRequest, library: Library) -> LinearKernels:
+    library.set_threads(request.param)
+    request.addfinalizer(lambda: library.set_threads(1))
+    return LinearKernels(library)
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _stored(weight: PackedWeight) -> Tensor:
+    return weight.rows(torch.arange(weight.num_outputs), torch.float32)
+
+
+def _rounded_to_bytes(x_TK: Tensor, group: int) -> Tensor:
+    grouped = x_TK.double().unflatten(-1, (-1, group))
+    scale = grouped.abs().amax(-1, keepdim=True) / 127
+    return ((grouped / scale).round() * scale).flatten(1)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(("num_outputs", "num_columns"), SHAPES)
+def test_products_are_those_of_the_stored_weights_and_the_same_alone_and_in_a_batch(
+    kernels: LinearKernels, kind: Kind, num_outputs: int, num_columns: int
+) -> None:
+    weight = kernels.make(num_outputs, num_columns, kind, has_bias=True)
+    bias = _random(num_outputs, seed=3)
+    weight.write(0, _random(num_outputs, num_columns))
+    weight.write_bias(0, bias)
+    all_x = _random(max(NUM_TOKENS), num_columns, seed=1)
+    seen = all_x.double()
+    if kind.has_byte_activations:
+        seen = _rounded_to_bytes(all_x, kind.group_columns or num_columns)
+    elif kind.format is Format.BFLOAT16 and kernels.has_bfloat16_products:
+        seen = all_x.bfloat16().double()
+    expected = (seen @ _stored(weight).double().T + bias.double()).float()
+    alone = torch.cat([weight(x) for x in all_x.split(1)])
+    # A number in the middle between two bytes may be rounded to the other one.
+    tolerance = 0.02 if kind.has_byte_activations else 2e-4
+    assert torch.allclose(alone, expected, atol=tolerance, rtol=1e-4)
+    for num_tokens in NUM_TOKENS:
+        assert torch.equal(weight(all_x[:num_tokens]), alone[:num_tokens]), num_tokens
+
+
+@pytest.mark.parametrize("num_columns", [1, 7, 10, 31, 257, 600])
+def test_any_number_of_columns_fits_float32_and_any_even_one_bfloat16(kernels: LinearKernels, num_columns: int) -> None:
+    for kind in (FLOAT32, BFLOAT16):
+        if kind.obstacle(num_columns) is not None:
+            assert num_columns % 2 == 1
+            continue
+        weight = kernels.make(19, num_columns, kind)
+        weight.write(0, _random(19, num_columns))
+        x = _random(9, num_columns, seed=1)
+        used = x if kind is FLOAT32 or not kernels.has_bfloat16_products else x.bfloat16().float()
+        assert torch.allclose(weight(x), used @ _stored(weight).T, atol=1e-4, rtol=1e-4)
+        assert torch.allclose(weight(x.bfloat16()), x.bfloat16().float() @ _stored(weight).T, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_stored_weights_are_as_near_as_their_type_allows(kernels: LinearKernels, kind: Kind) -> None:
+    values = _random(40, 128)
+    weight = kernels.make(40, 128, kind)
+    weight.write(0, values[:9])
+    weight.write(9, values[9:].bfloat16())
+    values[9:] = values[9:].bfloat16().float()
+    stored = _stored(weight)
+    if kind.format is Format.FLOAT32:
+        assert torch.equal(stored, values)
+        return
+    if kind.format is Format.BFLOAT16:
+        assert torch.equal(stored, values.bfloat16().float())
+        return
+    groups = values.unflatten(-1, (-1, kind.group_columns or 128))
+    if kind.format is Format.INT8:
+        steps = groups.abs().amax(-1, keepdim=True) / 127
+        assert ((stored - values).unflatten(-1, groups.shape[1:]).abs() <= 0.51 * steps + 1e-6).all()
+        return
+    from_ends = (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) / 15
+    plain = ((groups - groups.amin(-1, keepdim=True)) / from_ends).round() * from_ends + groups.amin(-1, keepdim=True)
+    assert (stored - values).square().mean() < (plain.flatten(1) - values).square().mean()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_token_with_nan_or_infinity_gives_no_numbers_and_leaves_the_others_alone(
+    kernels: LinearKernels, kind: Kind
+) -> None:
+    weight = kernels.make(20, 64, kind)
+    weight.write(0, _random(20, 64))
+    x = _random(4, 64, seed=1)
+    good = weight(x)
+    x[1, 3], x[2, 40] = float("nan"), float("inf")
+    bad = weight(x)
+    assert torch.equal(bad[[0, 3]], good[[0, 3]])
+    assert not bad[[1, 2]].isfinite().any()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_zeros_stay_zeros(kernels: LinearKernels, kind: Kind) -> None:
+    weight = kernels.make(20, 64, kind)
+    weight.write(0, torch.zeros(20, 64))
+    assert torch.equal(weight(_random(3, 64)), torch.zeros(3, 20))
+    weight.write(0, _random(20, 64))
+    assert torch.equal(weight(torch.zeros(3, 64)), torch.zeros(3, 20))
+
+
+def test_rows_are_looked_up_in_any_order(kernels: LinearKernels) -> None:
+    values = _random(50, 32)
+    for kind in (FLOAT32, BFLOAT16):
+        weight = kernels.make(50, 32, kind)
+        weight.write(0, values)
+        ids = torch.tensor([49, 0, 7, 7, 16])
+        assert torch.equal(weight.rows(ids, torch.bfloat16), values[ids].bfloat16())
