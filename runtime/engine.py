@@ -11,7 +11,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from wire.errors import AxilError, Unavailable
 from wire.sampling import SamplingParams
@@ -27,6 +27,7 @@ from .engine_wishes import (
     Chat,
     Chats,
     Message,
+    Options,
     Sampling,
     TextOrIds,
     Wish,
@@ -55,7 +56,9 @@ class Engine:
 
     Its methods may be called from any thread, whether an event loop runs there or not. Without `with`, call `close`;
     an engine that is still open is closed when it is dropped and at the interpreter's exit. It belongs to the process
-    that made it. `sampling` is one for all prompts or a list with one for each; `salt` separates caches. With `n` each
+    that made it. `sampling` is one for all prompts or a list with one for each; `options` hold for all
+    of a call: `salt` separates caches, the higher `priority` (-1000 to 1000) goes first, and `cache_priority` (0 to 10)
+    and `cache_ttl_s` ask that the pages be kept longer than others. With `n` each
     prompt gets a list of that many answers, the first of which has the given seed. Every method raises `AxilError` when
     a prompt or a parameter is wrong (`field` names it, a note says which prompt) or a process has died.
     """
@@ -94,22 +97,40 @@ class Engine:
 
     @overload
     def generate(
-        self, prompts: TextOrIds, sampling: Sampling = None, *, n: None = None, salt: str = "", progress: bool = True
+        self,
+        prompts: TextOrIds,
+        sampling: Sampling = None,
+        *,
+        n: None = None,
+        progress: bool = True,
+        **options: Unpack[Options],
     ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompts: TextOrIds, sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
+        self,
+        prompts: TextOrIds,
+        sampling: Sampling = None,
+        *,
+        n: int,
+        progress: bool = True,
+        **options: Unpack[Options],
     ) -> list[Completion]: ...
 
     @overload
     def generate(
-        self, prompts: Batch, sampling: Sampling = None, *, n: None = None, salt: str = "", progress: bool = True
+        self,
+        prompts: Batch,
+        sampling: Sampling = None,
+        *,
+        n: None = None,
+        progress: bool = True,
+        **options: Unpack[Options],
     ) -> list[Completion]: ...
 
     @overload
     def generate(
-        self, prompts: Batch, sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
+        self, prompts: Batch, sampling: Sampling = None, *, n: int, progress: bool = True, **options: Unpack[Options]
     ) -> list[list[Completion]]: ...
 
     def generate(
@@ -118,8 +139,8 @@ class Engine:
         sampling: Sampling = None,
         *,
         n: int | None = None,
-        salt: str = "",
         progress: bool = True,
+        **options: Unpack[Options],
     ) -> Answers:
         """Continue a prompt (text or token ids), or each of a list of them; a list gives a list in the same order.
 
@@ -127,7 +148,7 @@ class Engine:
         are submitted so that those with a common beginning follow each other. A list shows a progress bar, unless
         `progress` is off.
         """
-        wishes = wishes_of(prompts, sampling, salt=salt, n=n)
+        wishes = wishes_of(prompts, sampling, n=n, options=options)
         return _shaped(self._complete(wishes, progress=progress and is_batch(prompts)), is_batch(prompts), n)
 
     @overload
@@ -137,13 +158,19 @@ class Engine:
         sampling: Sampling = None,
         *,
         n: None = None,
-        salt: str = "",
         progress: bool = True,
+        **options: Unpack[Options],
     ) -> Completion: ...
 
     @overload
     def chat(
-        self, messages: Sequence[Message], sampling: Sampling = None, *, n: int, salt: str = "", progress: bool = True
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling = None,
+        *,
+        n: int,
+        progress: bool = True,
+        **options: Unpack[Options],
     ) -> list[Completion]: ...
 
     @overload
@@ -153,8 +180,8 @@ class Engine:
         sampling: Sampling = None,
         *,
         n: None = None,
-        salt: str = "",
         progress: bool = True,
+        **options: Unpack[Options],
     ) -> list[Completion]: ...
 
     @overload
@@ -164,8 +191,8 @@ class Engine:
         sampling: Sampling = None,
         *,
         n: int,
-        salt: str = "",
         progress: bool = True,
+        **options: Unpack[Options],
     ) -> list[list[Completion]]: ...
 
     def chat(
@@ -174,80 +201,90 @@ class Engine:
         sampling: Sampling = None,
         *,
         n: int | None = None,
-        salt: str = "",
         progress: bool = True,
+        **options: Unpack[Options],
     ) -> Answers:
         """Give the assistant's next turn of a chat (`{"role": …, "content": …}` each), or of a list of chats.
 
         A message that was an answer may carry its `token_ids`: they are then what the model sees of it, so that the
         whole answer is found in the cache, however it was sampled.
         """
-        wishes = chat_wishes_of(messages, sampling, salt=salt, n=n)
+        wishes = chat_wishes_of(messages, sampling, n=n, options=options)
         is_many = is_batch_of_chats(messages)
         return _shaped(self._complete(wishes, progress=progress and is_many), is_many, n)
 
     @overload
     async def agenerate(
-        self, prompts: TextOrIds, sampling: Sampling = None, *, n: None = None, salt: str = ""
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: None = None, **options: Unpack[Options]
     ) -> Completion: ...
 
     @overload
     async def agenerate(
-        self, prompts: TextOrIds, sampling: Sampling = None, *, n: int, salt: str = ""
+        self, prompts: TextOrIds, sampling: Sampling = None, *, n: int, **options: Unpack[Options]
     ) -> list[Completion]: ...
 
     @overload
     async def agenerate(
-        self, prompts: Batch, sampling: Sampling = None, *, n: None = None, salt: str = ""
+        self, prompts: Batch, sampling: Sampling = None, *, n: None = None, **options: Unpack[Options]
     ) -> list[Completion]: ...
 
     @overload
     async def agenerate(
-        self, prompts: Batch, sampling: Sampling = None, *, n: int, salt: str = ""
+        self, prompts: Batch, sampling: Sampling = None, *, n: int, **options: Unpack[Options]
     ) -> list[list[Completion]]: ...
 
     async def agenerate(
-        self, prompts: TextOrIds | Batch, sampling: Sampling = None, *, n: int | None = None, salt: str = ""
+        self, prompts: TextOrIds | Batch, sampling: Sampling = None, *, n: int | None = None, **options: Unpack[Options]
     ) -> Answers:
         """As `generate`, without blocking the caller's event loop; a task that is cancelled cancels its requests."""
-        answers = await self._acomplete(wishes_of(prompts, sampling, salt=salt, n=n))
+        answers = await self._acomplete(wishes_of(prompts, sampling, n=n, options=options))
         return _shaped(answers, is_batch(prompts), n)
 
     @overload
     async def achat(
-        self, messages: Sequence[Message], sampling: Sampling = None, *, n: None = None, salt: str = ""
+        self, messages: Sequence[Message], sampling: Sampling = None, *, n: None = None, **options: Unpack[Options]
     ) -> Completion: ...
 
     @overload
     async def achat(
-        self, messages: Sequence[Message], sampling: Sampling = None, *, n: int, salt: str = ""
+        self, messages: Sequence[Message], sampling: Sampling = None, *, n: int, **options: Unpack[Options]
     ) -> list[Completion]: ...
 
     @overload
     async def achat(
-        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, n: None = None, salt: str = ""
+        self,
+        messages: Sequence[Sequence[Message]],
+        sampling: Sampling = None,
+        *,
+        n: None = None,
+        **options: Unpack[Options],
     ) -> list[Completion]: ...
 
     @overload
     async def achat(
-        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, n: int, salt: str = ""
+        self, messages: Sequence[Sequence[Message]], sampling: Sampling = None, *, n: int, **options: Unpack[Options]
     ) -> list[list[Completion]]: ...
 
     async def achat(
-        self, messages: Chats, sampling: Sampling = None, *, n: int | None = None, salt: str = ""
+        self, messages: Chats, sampling: Sampling = None, *, n: int | None = None, **options: Unpack[Options]
     ) -> Answers:
         """As `chat`, without blocking the caller's event loop."""
-        answers = await self._acomplete(chat_wishes_of(messages, sampling, salt=salt, n=n))
+        answers = await self._acomplete(chat_wishes_of(messages, sampling, n=n, options=options))
         return _shaped(answers, is_batch_of_chats(messages), n)
 
     def stream(
-        self, prompt: TextOrIds, sampling: SamplingParams | None = None, *, n: int | None = None, salt: str = ""
+        self,
+        prompt: TextOrIds,
+        sampling: SamplingParams | None = None,
+        *,
+        n: int | None = None,
+        **options: Unpack[Options],
     ) -> AsyncGenerator[Chunk, None]:
         """Continue a prompt, piece by piece; leaving the iteration cancels what is left of it.
 
         With `n` the pieces of that many answers come as they are made; a chunk's `index` says whose it is.
         """
-        return self._chunks(one_wish(prompt, sampling, salt=salt, n=n))
+        return self._chunks(one_wish(prompt, sampling, n=n, options=options))
 
     def stream_chat(
         self,
@@ -255,10 +292,10 @@ class Engine:
         sampling: SamplingParams | None = None,
         *,
         n: int | None = None,
-        salt: str = "",
+        **options: Unpack[Options],
     ) -> AsyncGenerator[Chunk, None]:
         """Give the assistant's next turn, piece by piece, as `stream` does."""
-        return self._chunks(one_chat_wish(messages, sampling, salt=salt, n=n))
+        return self._chunks(one_chat_wish(messages, sampling, n=n, options=options))
 
     def encode(self, prompt: TextOrIds | Sequence[Message], *, continue_final: bool = False) -> list[int]:
         """Give a prompt's token ids: those of a text, or of a chat at whose end the assistant's turn begins.

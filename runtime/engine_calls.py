@@ -118,7 +118,15 @@ class EngineCalls:
 
     async def _prompt(self, wish: Wish) -> Prompt:
         token_ids = await self.encoded(wish.prompt)
-        return Prompt(token_ids=token_ids, sampling=wish.sampling, request_id=uuid.uuid4().hex, salt=wish.salt)
+        return Prompt(
+            token_ids=token_ids,
+            sampling=wish.sampling,
+            request_id=uuid.uuid4().hex,
+            salt=wish.salt,
+            priority=wish.priority,
+            cache_priority=wish.cache_priority,
+            cache_ttl_s=wish.cache_ttl_s,
+        )
 
     async def encoded(self, prompt: str | Sequence[int] | Chat) -> list[int]:
         """Token ids of a prompt."""

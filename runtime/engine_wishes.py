@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import msgspec
 
 from wire.errors import AxilError, Refused
 from wire.sampling import MAX_SAMPLES, SamplingParams
+
+from .generation import MAX_CACHE_PRIORITY, MAX_CACHE_TTL_S, MAX_PRIORITY
 
 DEFAULT_NEW_TOKENS = 128
 """Output tokens of a prompt that comes without sampling parameters; a chat's answer may fill the context."""
@@ -44,6 +46,15 @@ class Chat:
     is_open: bool = False
 
 
+class Options(TypedDict, total=False):
+    """What else a call may say of all its prompts; the defaults and limits are those of `/generate`."""
+
+    salt: str
+    priority: int
+    cache_priority: int
+    cache_ttl_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """One prompt as the caller gave it, how it is to be continued, and how many times."""
@@ -51,6 +62,9 @@ class Wish:
     prompt: str | Sequence[int] | Chat
     sampling: SamplingParams
     salt: str = ""
+    priority: int = 0
+    cache_priority: int = 0
+    cache_ttl_s: float = 0.0
     num_samples: int = 1
 
 
@@ -64,7 +78,7 @@ def is_batch_of_chats(messages: Chats) -> bool:
     return isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
 
 
-def wishes_of(prompts: TextOrIds | Batch, sampling: Sampling, *, salt: str, n: int | None) -> list[Wish]:
+def wishes_of(prompts: TextOrIds | Batch, sampling: Sampling, *, n: int | None, options: Options) -> list[Wish]:
     """One wish for each prompt.
 
     Raises:
@@ -72,23 +86,25 @@ def wishes_of(prompts: TextOrIds | Batch, sampling: Sampling, *, salt: str, n: i
         ValueError: there are not as many sampling parameters as prompts.
     """
     many: Sequence[Any] = prompts if is_batch(prompts) else [prompts]
-    return _wishes(many, _checked_prompt, sampling, TO_GENERATE, salt, n)
+    return _wishes(many, _checked_prompt, sampling, TO_GENERATE, options, n)
 
 
-def chat_wishes_of(messages: Chats, sampling: Sampling, *, salt: str, n: int | None) -> list[Wish]:
+def chat_wishes_of(messages: Chats, sampling: Sampling, *, n: int | None, options: Options) -> list[Wish]:
     """One wish for each chat; raises as `wishes_of`."""
     many: Sequence[Any] = messages if is_batch_of_chats(messages) else [messages]
-    return _wishes(many, _checked_chat, sampling, TO_CHAT, salt, n)
+    return _wishes(many, _checked_chat, sampling, TO_CHAT, options, n)
 
 
-def one_wish(prompt: TextOrIds, sampling: SamplingParams | None, *, salt: str, n: int | None) -> Wish:
+def one_wish(prompt: TextOrIds, sampling: SamplingParams | None, *, n: int | None, options: Options) -> Wish:
     """The wish for one prompt; raises as `wishes_of`."""
-    return _wishes([prompt], _checked_prompt, sampling, TO_GENERATE, salt, n)[0]
+    return _wishes([prompt], _checked_prompt, sampling, TO_GENERATE, options, n)[0]
 
 
-def one_chat_wish(messages: Sequence[Message], sampling: SamplingParams | None, *, salt: str, n: int | None) -> Wish:
+def one_chat_wish(
+    messages: Sequence[Message], sampling: SamplingParams | None, *, n: int | None, options: Options
+) -> Wish:
     """The wish for one chat; raises as `wishes_of`."""
-    return _wishes([messages], _checked_chat, sampling, TO_CHAT, salt, n)[0]
+    return _wishes([messages], _checked_chat, sampling, TO_CHAT, options, n)[0]
 
 
 def typed(sampling: SamplingParams) -> SamplingParams:
@@ -136,12 +152,12 @@ def _wishes(
     check: Callable[[Any], str | list[int] | Chat],
     sampling: Sampling,
     default: SamplingParams,
-    salt: str,
+    options: Options,
     n: int | None,
 ) -> list[Wish]:
     if n is not None and (type(n) is not int or not 1 <= n <= MAX_SAMPLES):
         raise Refused(f"n must be a whole number in [1, {MAX_SAMPLES}], got {n!r}. Change n.", field="n")
-    _check_text(salt, "salt")
+    _check_options(options)
     if isinstance(sampling, Sequence) and len(sampling) != len(prompts):
         raise ValueError(
             f"sampling has {len(sampling)} entries and there are {len(prompts)} prompts; give one for each"
@@ -151,10 +167,26 @@ def _wishes(
         one = sampling[i] if isinstance(sampling, Sequence) else sampling
         try:
             own = typed(default if one is None else one)
-            wishes.append(Wish(prompt=check(prompt), sampling=own, salt=salt, num_samples=n or 1))
+            wishes.append(Wish(prompt=check(prompt), sampling=own, num_samples=n or 1, **options))
         except Refused as error:
             raise noted(error, i, len(prompts)) from None
     return wishes
+
+
+def _check_options(options: Options) -> None:
+    """As the HTTP fields of these names are checked; a name that there is not is a TypeError, as in any call."""
+    for name in options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"there is no option {name!r}; there are {', '.join(Options.__annotations__)}")
+    _check_text(options.get("salt", ""), "salt")
+    for name, kinds, low, high in (
+        ("priority", (int,), -MAX_PRIORITY, MAX_PRIORITY),
+        ("cache_priority", (int,), 0, MAX_CACHE_PRIORITY),
+        ("cache_ttl_s", (int, float), 0, MAX_CACHE_TTL_S),
+    ):
+        value = cast(Mapping[str, object], options).get(name, 0)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not low <= value <= high:
+            what = "a whole number" if kinds == (int,) else "a number"
+            raise Refused(f"{name} must be {what} in [{low}, {high}], got {value!r}. Change {name}.", field=name)
 
 
 def _checked_prompt(prompt: object) -> str | list[int]:

@@ -62,6 +62,11 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     end: End | None
 
 
+MAX_PRIORITY = 1000
+MAX_CACHE_PRIORITY = 10
+MAX_CACHE_TTL_S = 86400
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """What to generate from, ready to be submitted; `sample` counts several answers to the same prompt.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from runtime.generation import MAX_CACHE_PRIORITY, MAX_CACHE_TTL_S
+
 from .fields import Fields
 from .schema import Schema, integer, number
-
-MAX_CACHE_PRIORITY = 10
-MAX_CACHE_TTL_S = 86400
-
 
 HINT_FIELDS: dict[str, Schema] = {
     "cache_priority": integer(

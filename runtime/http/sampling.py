@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runtime.generation import MAX_PRIORITY
 from wire.errors import Refused
 from wire.sampling import (
     MAX_LOGIT_BIAS,
@@ -22,7 +23,6 @@ from .fields import Fields
 from .schema import Schema, boolean, integer, list_of, mapping, number, one_or_list, ranged, shown, string, unsupported
 
 MAX_RID_CHARACTERS = 256
-MAX_PRIORITY = 1000
 
 _LARGEST_TOP_K = 2**31 - 1
 _MOST_ID_DIGITS = 10

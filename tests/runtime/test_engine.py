@@ -14,7 +14,7 @@ import runtime.engine
 from runtime.config import MODULES
 from runtime.engine_calls import EngineCalls
 from runtime.engine_loop import EngineLoop, TextParts
-from runtime.engine_wishes import Chat, Wish
+from runtime.engine_wishes import Chat, Wish, wishes_of
 from runtime.launch import StartFailed
 from runtime.room import Room
 from tests.fakes import FakeScheduler, Script, running_server, submitted_ids, text_ids, write_model_dir
@@ -94,6 +94,14 @@ async def test_stop_strings_and_logprobs_are_worked_out_in_the_engine(tmp_path: 
         assert (found.text, found.finish_reason, found.matched) == ("hello ", "stop", "wor")
         assert found.logprobs is not None
         assert [token.token_id for token in found.logprobs] == list(found.token_ids)
+
+
+async def test_wishes_for_priority_reach_the_scheduler(tmp_path: Path) -> None:
+    async with fake_calls(tmp_path) as (calls, scheduler):
+        (asked,) = wishes_of("x", None, n=None, options={"priority": 3, "cache_priority": 2, "cache_ttl_s": 1.5})
+        await calls.complete_all([asked], lambda _: None)
+        (submit,) = [message for message in scheduler.received if isinstance(message, Submit)]
+        assert (submit.priority, submit.cache_priority, submit.cache_ttl_s) == (3, 2, 1.5)
 
 
 async def test_a_chat_goes_through_the_models_template(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ HI = {"role": "user", "content": "hi"}
 
 def test_one_prompt_and_many_are_told_apart() -> None:
     for prompts in ("text", [1, 2], (1, 2), [np.int64(1), np.int64(2)], [2**40]):
-        assert len(wishes_of(prompts, None, salt="", n=None)) == 1
+        assert len(wishes_of(prompts, None, n=None, options={})) == 1
     for prompts in (["a", "b"], [[1], [2]], [(1,), "b"]):
-        assert len(wishes_of(prompts, None, salt="", n=None)) == 2
-    assert wishes_of([], None, salt="", n=None) == []
-    assert [wish.prompt for wish in wishes_of([np.int64(7), 8], None, salt="", n=None)] == [[7, 8]]
-    assert [wish.prompt for wish in chat_wishes_of([HI], None, salt="", n=None)] == [Chat(messages=[HI])]
-    assert len(chat_wishes_of([[HI], [HI]], None, salt="", n=None)) == 2
+        assert len(wishes_of(prompts, None, n=None, options={})) == 2
+    assert wishes_of([], None, n=None, options={}) == []
+    assert [wish.prompt for wish in wishes_of([np.int64(7), 8], None, n=None, options={})] == [[7, 8]]
+    assert [wish.prompt for wish in chat_wishes_of([HI], None, n=None, options={})] == [Chat(messages=[HI])]
+    assert len(chat_wishes_of([[HI], [HI]], None, n=None, options={})) == 2
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_one_prompt_and_many_are_told_apart() -> None:
 )
 def test_what_is_no_prompt_is_named(prompt: Any, words: str) -> None:  # noqa: ANN401
     with pytest.raises(Refused, match=words) as caught:
-        one_wish(prompt, None, salt="")
+        one_wish(prompt, None, n=None, options={})
     assert caught.value.field == "prompt"
     with pytest.raises(Refused, match=words) as caught:
-        wishes_of(["good", prompt], None, salt="", n=None)
+        wishes_of(["good", prompt], None, n=None, options={})
     assert caught.value.__notes__ == ["in the prompt with index 1"]
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_prompt_is_named(prompt: Any, words: str) -> None:  # noqa: A
 )
 def test_what_is_no_chat_is_named(messages: Any, field: str) -> None:  # noqa: ANN401
     with pytest.raises(Refused) as caught:
-        one_chat_wish(messages, None, salt="")
+        one_chat_wish(messages, None, n=None, options={})
     assert caught.value.field == field
     assert field in caught.value.message
 
@@ -73,14 +73,14 @@ def test_what_no_message_can_carry_is_refused_before_it_is_sent(name: str, value
         typed(SamplingParams(**{name: value}))
     assert caught.value.field == name
     with pytest.raises(Refused, match="salt is no text"):
-        one_wish("x", None, salt="\ud800")
+        one_wish("x", None, n=None, options={"salt": "\ud800"})
 
 
 def test_each_prompt_may_have_its_own_sampling() -> None:
     own = [SamplingParams(seed=1), SamplingParams(seed=2)]
-    assert [wish.sampling.seed for wish in wishes_of(["a", "b"], own, salt="", n=None)] == [1, 2]
+    assert [wish.sampling.seed for wish in wishes_of(["a", "b"], own, n=None, options={})] == [1, 2]
     with pytest.raises(ValueError, match="sampling has 2 entries and there are 1 prompts"):
-        wishes_of(["a"], own, salt="", n=None)
+        wishes_of(["a"], own, n=None, options={})
 
 
 def test_an_error_keeps_its_kind_when_its_field_is_renamed() -> None:
@@ -88,3 +88,30 @@ def test_an_error_keeps_its_kind_when_its_field_is_renamed() -> None:
     assert renamed.message == "num_top_logprobs must be in [0, 20]. Change num_top_logprobs."
     other = PromptTooLong("too long", field="prompt")
     assert in_own_words(other) is other
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [
+        ("priority", 1001, "[-1000, 1000]"),
+        ("priority", 1.0, "a whole number"),
+        ("cache_priority", -1, "[0, 10]"),
+        ("cache_priority", True, "a whole number"),
+        ("cache_ttl_s", float("nan"), "[0, 86400]"),
+        ("cache_ttl_s", "1", "a number"),
+    ],
+)
+def test_a_wish_for_priority_out_of_range_is_refused_with_name_limit_and_value(
+    name: str, value: object, limit: str
+) -> None:
+    options: Any = {name: value}
+    with pytest.raises(Refused) as refused:
+        one_wish("x", None, n=None, options=options)
+    assert refused.value.field == name
+    assert limit in refused.value.message and repr(value) in refused.value.message
+
+
+def test_an_option_that_there_is_not_is_an_error_of_the_call() -> None:
+    options: Any = {"prioriti": 1}
+    with pytest.raises(TypeError, match="no option 'prioriti'; there are salt, priority"):
+        one_wish("x", None, n=None, options=options)
