@@ -90,6 +90,15 @@ def ebnf_grammar(text: str, *, field: str) -> Grammar:
     return _grammar(source, field)
 
 
+def lark_grammar(text: str, *, field: str) -> Grammar:
+    """Any text of a grammar that this server has written, in llguidance's Lark.
+
+    Raises:
+        Refused: it's longer than a grammar may be.
+    """
+    return _grammar(LLMatcher.grammar_from_lark(text), field)
+
+
 def choice_grammar(choices: Sequence[str], *, field: str) -> Grammar:
     """One of `choices`.
 

@@ -1,0 +1,148 @@
+"""How one model writes thoughts and tool calls: found in its chat template, or named by a flag; and what reads them.
+
+Knows no HTTP. What a format is stands in `tool_calls/` and `reasoning.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from wire.sampling import Grammar
+
+from .grammar import lark_grammar
+from .pieces import Piece, Text
+from .reasoning import ThoughtReader, ThoughtTags
+from .tokenizer import Tokenizer
+from .tool_calls.form import CallForm, Tool
+from .tool_calls.hermes import HermesForm
+from .tool_calls.llama import LlamaForm
+from .tool_calls.mistral import MistralForm
+from .tool_calls.pythonic import PythonicForm
+from .tool_calls.reader import CallReader
+
+CALL_FORMS: Mapping[str, CallForm] = {
+    "hermes": HermesForm(),
+    "llama": LlamaForm(),
+    "mistral": MistralForm(),
+    "pythonic": PythonicForm(),
+}
+
+THOUGHT_TAGS: Mapping[str, ThoughtTags] = {
+    "think": ThoughtTags("<think>", "</think>"),
+    "mistral": ThoughtTags("[THINK]", "[/THINK]"),
+    "kimi": ThoughtTags("◁think▷", "◁/think▷"),
+}
+
+NO_PARSER = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerForm:
+    """A model's ways; None where it has none. `special_ids` are the marks that are special tokens of its own."""
+
+    calls: CallForm | None
+    call_form_name: str | None
+    thoughts: ThoughtTags | None
+    thought_tags_name: str | None
+    special_ids: Mapping[str, int]
+
+    @property
+    def shown_ids(self) -> frozenset[int]:
+        """Special tokens whose text has to be seen by those who read answers."""
+        return frozenset(self.special_ids.values())
+
+    def reader(self, *, tool_names: Collection[str], prompt: str | None) -> AnswerReader:
+        """Reads one answer to a chat whose text is `prompt` (None: its thoughts are text); without tools, no calls."""
+        thoughts = self.thoughts
+        return AnswerReader(
+            None
+            if thoughts is None or prompt is None
+            else ThoughtReader(thoughts, is_open=thoughts.is_open_in(prompt)),
+            None if self.calls is None or not tool_names else CallReader(self.calls, tool_names),
+        )
+
+    def forced(self, tools: Sequence[Tool], *, prompt: str, is_single: bool, field: str) -> Grammar:
+        """The grammar of an answer that calls one of `tools`, or several, perhaps behind a thought."""
+        assert self.calls is not None, "who has no form can't be forced"
+        start, thought = "start: calls\n", ""
+        if self.thoughts is not None:
+            begin, end = self._literal(self.thoughts.begin), json.dumps(self.thoughts.end)
+            if self.thoughts.is_open_in(prompt):
+                start = "start: thought calls\n"
+            else:
+                start = f"start: ({begin} thought)? calls\n"
+            if self.thoughts.end in self.special_ids:
+                thought = f"thought: /(?s:.*)/ {self._literal(self.thoughts.end)} /\\n{{0,2}}/\n"
+            else:
+                thought = f"thought: thinking /\\n{{0,2}}/\nthinking[suffix={end}]: /(?s:.*)/\n"
+        rules = self.calls.grammar(tools, self._literal, is_single=is_single)
+        return lark_grammar(start + thought + rules, field=field)
+
+    def _literal(self, mark: str) -> str:
+        """A mark in Lark: by its id where it is a special token, which no text can become."""
+        return f"<[{self.special_ids[mark]}]>" if mark in self.special_ids else json.dumps(mark)
+
+
+class AnswerReader:
+    """Turns a growing answer into pieces; however it is cut, they are the same when joined."""
+
+    def __init__(self, thoughts: ThoughtReader | None, calls: CallReader | None) -> None:
+        self._thoughts = thoughts
+        self._calls = calls
+
+    def push(self, text: str) -> list[Piece]:
+        """Add `text`; return what is certain now."""
+        if self._thoughts is None:
+            return self._answered(text)
+        pieces, answer = self._thoughts.push(text)
+        return pieces + self._answered(answer)
+
+    def flush(self) -> list[Piece]:
+        """What was held back; no text may follow."""
+        pieces: list[Piece] = []
+        if self._thoughts is not None:
+            pieces, answer = self._thoughts.flush()
+            pieces += self._answered(answer)
+        return pieces + (self._calls.flush() if self._calls is not None else [])
+
+    def _answered(self, text: str) -> list[Piece]:
+        if not text:
+            return []
+        return [Text(text)] if self._calls is None else self._calls.push(text)
+
+
+def find_answer_form(
+    template: str | None, tokenizer: Tokenizer, *, calls: str | None, thoughts: str | None
+) -> AnswerForm:
+    """The form that a chat template shows, or the ones that are named (`none` for none at all)."""
+    call_name = _call_form_in(template or "") if calls is None else calls
+    tags_name = _thought_tags_in(template or "") if thoughts is None else thoughts
+    form, tags = CALL_FORMS.get(call_name or ""), THOUGHT_TAGS.get(tags_name or "")
+    marks = [*(form.marks + form.closings if form else ()), *((tags.begin, tags.end) if tags else ())]
+    return AnswerForm(
+        calls=form,
+        call_form_name=call_name if form else None,
+        thoughts=tags,
+        thought_tags_name=tags_name if tags else None,
+        special_ids={
+            mark: token_id for token_id in tokenizer.special_ids if (mark := tokenizer.token_text(token_id)) in marks
+        },
+    )
+
+
+def _call_form_in(template: str) -> str | None:
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<tool_call>" in template:
+        return None if "<function=" in template else "hermes"  # the other is Qwen3-Coder's, in XML
+    if '{"name": function name, "parameters":' in template:
+        return "llama"
+    if "func_name1(" in template or "[func_name" in template:
+        return "pythonic"
+    return None
+
+
+def _thought_tags_in(template: str) -> str | None:
+    return next((name for name, tags in THOUGHT_TAGS.items() if tags.end in template), None)

@@ -1,0 +1,49 @@
+"""Mistral's tool calls: `[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]`, lately `[TOOL_CALLS]name[ARGS]{…}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from runtime.text.pieces import Call
+
+from .form import MAX_HEAD_CHARACTERS, NotACall, Tool, json_call, made_call, object_rules, parsed_json
+
+_NAME = r"(?P<name>[\w.\-]+)(?:\[CALL_ID\][\w\-]+)?(?:\[ARGS\])?\s*"
+_BODY = re.compile(rf"\s*(?:(?=[\[{{])|{_NAME}(?={{))")
+_UNFINISHED = re.compile(r"\s*(?:[\w.\-]+(?:\[[A-Z_]*\]?[\w\-]*)*\s*)?")
+
+
+class MistralForm:
+    """A list or an object behind `[TOOL_CALLS]`, or a name and its arguments."""
+
+    marks: tuple[str, ...] = ("[TOOL_CALLS]",)
+    anchors = ""
+    closings: tuple[str, ...] = ()
+    quotes = '"'
+
+    def body_at(self, text: str) -> int | None:
+        """The list, the object or the arguments."""
+        found = _BODY.match(text)
+        if found is not None:
+            return found.end()
+        if len(text) <= MAX_HEAD_CHARACTERS and _UNFINISHED.fullmatch(text):
+            return None
+        raise NotACall
+
+    def calls(self, text: str) -> list[Call]:
+        """All calls of a list, or the one."""
+        head = _BODY.match(text)
+        if head is None:
+            raise NotACall
+        value = parsed_json(text[head.end() :])
+        if head["name"] is not None:
+            return [made_call(head["name"], value)]
+        if isinstance(value, list) and value:
+            return [json_call(item) for item in value]
+        return [json_call(value)]
+
+    def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
+        """The list, which all templates but the latest write."""
+        more = "" if is_single else ' (", " object)*'
+        return f'calls: {literal(self.marks[0])} " "? "[" object{more} "]"\n' + object_rules(tools, "arguments")
