@@ -28,6 +28,16 @@ class HttpConfig:
     )
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
     chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
+    tool_call_parser: str = flag(
+        "auto",
+        "How the model writes tool calls; auto takes it from the chat template.",
+        choices=("auto", "none", "hermes", "llama", "mistral", "pythonic"),
+    )
+    reasoning_parser: str = flag(
+        "auto",
+        "How the model writes its thoughts; auto takes it from the chat template.",
+        choices=("auto", "none", "think", "mistral", "kimi"),
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges.

@@ -5,6 +5,7 @@ Knows nothing of HTTP or of any API's shapes.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,7 +72,8 @@ MAX_CACHE_TTL_S = 86400
 class Prompt:
     """What to generate from, ready to be submitted; `sample` counts several answers to the same prompt.
 
-    Of waiting requests those with the higher `priority` go first, for a while.
+    Of waiting requests those with the higher `priority` go first, for a while. `shown_ids` are special tokens that are
+    part of the text even where others are left out.
     """
 
     token_ids: list[int]
@@ -82,6 +84,7 @@ class Prompt:
     cache_priority: int = 0
     cache_ttl_s: float = 0.0
     sample: int = 0
+    shown_ids: frozenset[int] = frozenset()
 
     def samples(self, n: int) -> list[Prompt]:
         """This prompt `n` times, for as many answers: each has its own id and, where one was given, its own seed.
@@ -110,7 +113,10 @@ class Generation:
         self.num_retractions = 0
         self._client = client
         self._open = open_request
-        self._detokenizer = detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+        skipped_ids = tokenizer.special_ids if sampling.skip_special_tokens else frozenset()
+        self._detokenizer = detokenizer(
+            tokenizer, skipped_ids=skipped_ids - prompt.shown_ids if prompt.shown_ids else skipped_ids
+        )
         self._push = self._detokenizer.push
         self._stop = StopStrings(sampling.stop, is_kept=sampling.no_stop_trim) if sampling.stop else None
         self._patterns = StopPatterns(sampling.stop_regex) if sampling.stop_regex else None
@@ -126,6 +132,13 @@ class Generation:
 
     def __exit__(self, *exc_info: object) -> None:
         self._client.close(self._open, kept_tokens=None)
+
+    def finish(self) -> None:
+        """Want no more: what has come is the whole answer, and its end comes next."""
+        if self._end is None:
+            self._client.close(self._open, kept_tokens=len(self.output_ids))
+            self._open.put(Done(request_id=self.prompt.request_id, reason="stop"))
+            asyncio.get_running_loop().call_soon(self._open.announce)
 
     @property
     def cached_tokens(self) -> int:

@@ -34,6 +34,7 @@ from .http.front import Front
 from .http.gate import Gate
 from .link import Link
 from .metrics import Metrics
+from .text.answer_form import find_answer_form
 from .text.template import ChatTemplate, load_template
 from .text.tokenizer import ModelFiles, Tokenizer
 
@@ -156,6 +157,12 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
     generator = Generator(client, tokenizer, metrics)
     generator.grammars.prepare()  # now, while nobody can be served yet
+    answer_form = find_answer_form(
+        source, tokenizer, calls=launch.config.tool_call_parser, thoughts=launch.config.reasoning_parser
+    )
+    log.info(
+        "answers tool_call_parser=%s reasoning_parser=%s", answer_form.call_form_name, answer_form.thought_tags_name
+    )
     metrics.add_gauge("http_open_requests", "Requests for generation under way.", lambda: gate.num_inside)
     metrics.add_gauge("draining", "1 while no new work is taken, because of /drain or a stop; else 0.", gate.is_closed)
     return Front(
@@ -164,6 +171,7 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
         generator=generator,
         metrics=metrics,
         template=None if source is None else ChatTemplate(source, tokenizer.special_tokens),
+        answer_form=answer_form,
         gate=gate,
     )
 

@@ -11,8 +11,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from wire.errors import AxilError, Broken, Refused
 
-from . import admin, generate, openai_chat, openai_completions, openapi, tokenizing
+from . import admin, anthropic_messages, generate, openai_chat, openai_completions, openapi, responses, tokenizing
 from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
+from .anthropic import MESSAGES_PATH, anthropic_error
 from .errors import envelope, error_response, json_response
 from .fields import BODY_SCHEMA
 from .front import FRONT, Front
@@ -27,6 +28,8 @@ ROUTES: tuple[Route, ...] = (
     *generate.ROUTES,
     *openai_completions.ROUTES,
     *openai_chat.ROUTES,
+    *responses.ROUTES,
+    *anthropic_messages.ROUTES,
     *openapi.ROUTES,
 )
 """Everything that this server answers."""
@@ -104,28 +107,31 @@ def _admitted(handler: Handler) -> Handler:
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    shape = anthropic_error if request.path.startswith(MESSAGES_PATH) else envelope
     try:
         return await handler(request)
     except AxilError as error:
         if isinstance(error, Broken):
             log.error("%s %s failed: %s", request.method, request.path, error.message)
-        return error_response(error)
+        return error_response(error, shape)
     except RecursionError:
-        return error_response(Refused("the body is nested too deeply. Send a flatter one."))
+        return error_response(Refused("the body is nested too deeply. Send a flatter one."), shape)
     except web.HTTPRequestEntityTooLarge:
         limit = request.app[FRONT].launch.config.max_body_bytes
         message = f"the body is larger than {limit:,} bytes. Send less, or start the server with --max-body-bytes."
-        return json_response(envelope(413, message, code="body_too_large"), status=413)
+        return json_response(shape(413, message, code="body_too_large"), status=413)
     except web.RequestPayloadError as error:
         reason = " ".join(str(error).split())
-        return error_response(Refused(f"the body can't be read: {reason}. Send it whole, and encoded as it says."))
+        return error_response(
+            Refused(f"the body can't be read: {reason}. Send it whole, and encoded as it says."), shape
+        )
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}. See GET / for what this server answers."
         headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         code = error.reason.lower().replace(" ", "_")
-        return json_response(envelope(error.status, message, code=code), status=error.status, headers=headers)
+        return json_response(shape(error.status, message, code=code), status=error.status, headers=headers)
     except (asyncio.CancelledError, ConnectionError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("%s %s failed", request.method, request.path)
-        return error_response(Broken("internal error; the server's log has the traceback."))
+        return error_response(Broken("internal error; the server's log has the traceback."), shape)

@@ -1,29 +1,25 @@
-"""Reads a chat from a request: messages, in OpenAI's shape, to the prompt's token ids by the model's template."""
+"""From a chat to the prompt that the model's template makes of it. Knows no API: each translates into `Chat`."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from dataclasses import dataclass, field
 
-from runtime.text.template import USUAL_ROLES, Message, check_role, template_variables
+from runtime.text.template import USUAL_ROLES, ChatTemplate, Message, template_variables
 from wire.errors import Refused
 
+from .chat_messages import MESSAGES, read_messages
 from .fields import Fields
 from .front import Front
-from .schema import Schema, boolean, either, list_of, mapping, record, shown, string
+from .schema import Schema, boolean, mapping, string
+from .tools import CHAT_TOOL_FIELDS, ToolWish, read_chat_tools
 
-_MESSAGE_CHARACTERS = 32
+MESSAGE_CHARACTERS = 32
 """Reading and rendering a message takes the time of tokenising that many characters, besides its text."""
 
 CHAT_PROMPT_FIELDS: dict[str, Schema] = {
-    "messages": list_of(
-        record(
-            {
-                "role": string(),
-                "content": either(string(), list_of(record({"type": string(), "text": string()}))),
-            }
-        ),
-        text="The chat, in OpenAI's shape; the model's template says which roles there are.",
-    ),
+    "messages": MESSAGES,
+    **CHAT_TOOL_FIELDS,
+    "reasoning_effort": string(text="For the template; none also sets its enable_thinking to false."),
     "chat_template_kwargs": mapping(text="Variables for the template."),
     "continue_final_message": boolean(text="Go on with the last message instead of beginning a new one."),
     "add_generation_prompt": boolean(text="Begin the assistant's turn. Default true."),
@@ -31,17 +27,35 @@ CHAT_PROMPT_FIELDS: dict[str, Schema] = {
 """A chat, as several routes take it."""
 
 
-async def read_chat_prompt(front: Front, fields: Fields) -> list[int]:
-    """Token ids of a chat, up to where the assistant's turn, or the rest of an open one, begins.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """What is to be answered: with `is_open` by going on with the last message, with `with_prompt` in a new one."""
+
+    messages: list[Message]
+    tools: ToolWish = field(default_factory=ToolWish)
+    variables: dict[str, object] = field(default_factory=dict)
+    is_open: bool = False
+    with_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered chat."""
+
+    text: str
+    token_ids: list[int]
+
+
+async def read_chat(front: Front, fields: Fields) -> Chat:
+    """The chat in a request of OpenAI's shape.
 
     Raises:
-        Refused: a message or an option is wrong, the model has no chat template, or it does not take the messages.
+        Refused: a message, a tool or an option is wrong.
     """
     given = fields.raw("messages")
     num_messages = len(given) if isinstance(given, list) else 0
     roles = USUAL_ROLES if front.template is None else front.template.roles
-    messages = await front.generator.off_loop(num_messages * _MESSAGE_CHARACTERS, lambda: _read_messages(fields, roles))
-    variables = template_variables(fields.mapping("chat_template_kwargs"))
+    messages = await front.generator.off_loop(num_messages * MESSAGE_CHARACTERS, lambda: read_messages(fields, roles))
     is_open = fields.boolean("continue_final_message", False)
     with_prompt = fields.boolean("add_generation_prompt", not is_open)
     if is_open and with_prompt:
@@ -49,60 +63,66 @@ async def read_chat_prompt(front: Front, fields: Fields) -> list[int]:
             "continue_final_message and add_generation_prompt can't both be true. Set one of them.",
             field="add_generation_prompt",
         )
+    return Chat(
+        messages=messages,
+        tools=read_chat_tools(fields),
+        variables=effort_variables(fields.string("reasoning_effort"))
+        | template_variables(fields.mapping("chat_template_kwargs")),
+        is_open=is_open,
+        with_prompt=with_prompt,
+    )
+
+
+def effort_variables(effort: str | None) -> dict[str, object]:
+    """What templates are told of how much a model shall think."""
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+
+
+async def rendered(front: Front, chat: Chat) -> ChatPrompt:
+    """The chat as the model's template writes it.
+
+    Raises:
+        Refused: the model has no template, or it does not take the messages or the tools.
+    """
     template = front.template
     if template is None:
         raise Refused(
             "this model has no chat template. Use /v1/completions, or start the server with --chat-template FILE.",
             field="messages",
         )
-
-    def rendered() -> str:
-        if is_open:
-            return template.render_open(messages, variables=variables)
-        return template.render(messages, add_generation_prompt=with_prompt, variables=variables)
-
-    num_characters = sum(_MESSAGE_CHARACTERS + len(str(message["content"])) for message in messages)
-    text = await front.generator.off_loop(num_characters, rendered)
-    # The template has written the special tokens itself.
-    return await front.generator.encode(text, add_special_tokens=False, field="messages")
-
-
-def _read_messages(fields: Fields, roles: Set[str]) -> list[Message]:
-    items = fields.items("messages")
-    if not items:
-        raise Refused("messages is empty; it must hold at least one message. Send one.", field="messages")
-    messages = []
-    for item in items:
-        role = item.string("role")
-        if not role:
-            raise Refused(f"{item.name('role')} is missing. Set it to user, for example.", field=item.name("role"))
-        check_role(role, roles, field=item.name("role"))
-        messages.append({**item.everything(), "content": _content(item)})
-    return messages
-
-
-def _content(item: Fields) -> str:
-    """A message's text; several text parts are joined by line ends."""
-    value = item.raw("content")
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case list():
-            return "\n".join(_part(part) for part in item.items("content"))
-        case _:
-            raise item.wrong_type("content", "a string or a list of parts", value)
-
-
-def _part(part: Fields) -> str:
-    kind = part.string("type")
-    if kind != "text":
+    if chat.tools.shown and not template.reads_tools:
         raise Refused(
-            f"{part.name('type')} must be text, got {shown(kind)}: this model reads text only. Leave the part out.",
-            field=part.name("type"),
+            "this model's chat template takes no tools. Leave tools out, or start the server with another model or "
+            "with --chat-template FILE.",
+            field="tools",
         )
-    text = part.string("text")
-    if text is None:
-        raise part.wrong_type("text", "a string", text)
-    return text
+    num_characters = sum(MESSAGE_CHARACTERS + len(str(message["content"])) for message in chat.messages)
+    text = await front.generator.off_loop(num_characters, lambda: _text(template, chat))
+    # The template has written the special tokens itself.
+    return ChatPrompt(text, await front.generator.encode(text, add_special_tokens=False, field="messages"))
+
+
+def _text(template: ChatTemplate, chat: Chat) -> str:
+    messages = [_of_known_role(message, template) for message in chat.messages]
+    variables = chat.variables | ({"tools": list(chat.tools.shown)} if chat.tools.shown else {})
+    if chat.is_open:
+        return template.render_open(messages, variables=variables)
+    return template.render(messages, add_generation_prompt=chat.with_prompt, variables=variables)
+
+
+def _of_known_role(message: Message, template: ChatTemplate) -> Message:
+    """Most templates leave out what a developer says, or write a role that their model never saw."""
+    if message.get("role") == "developer" and "developer" not in template.named_roles:
+        return {**message, "role": "system"}
+    return message
+
+
+async def read_chat_prompt(front: Front, fields: Fields) -> list[int]:
+    """Token ids of the chat in a request of OpenAI's shape.
+
+    Raises:
+        Refused: as `read_chat` and `rendered`.
+    """
+    return (await rendered(front, await read_chat(front, fields))).token_ids

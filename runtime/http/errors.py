@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import orjson
 from aiohttp import web
@@ -16,6 +17,13 @@ from wire.errors import AxilError, DuplicateId, Overloaded, Unavailable
 
 _RETRY_WHEN_UNAVAILABLE_S = 5
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+class Shape(Protocol):
+    """How an API writes an error."""
+
+    def __call__(self, status: int, message: str, *, code: str | None, param: str | None = None) -> dict[str, object]:
+        """The body of an error."""
 
 
 def status_of(error: AxilError) -> int:
@@ -48,15 +56,15 @@ def in_stream(error: AxilError) -> dict[str, object]:
     return {"error": {**body["error"], "retryable": status_of(error) in (429, 503)}}  # type: ignore[dict-item]  # a dict
 
 
-def error_response(error: AxilError) -> web.Response:
-    """The whole answer to a request that failed before its first byte."""
+def error_response(error: AxilError, shape: Shape = envelope) -> web.Response:
+    """The whole answer to a request that failed before its first byte, its body in `shape`."""
     status = status_of(error)
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(_RETRY_WHEN_UNAVAILABLE_S)
-    body = envelope(status, error.message, code=error.code, param=error.field)
+    body = shape(status, error.message, code=error.code, param=error.field)
     return json_response(body, status=status, headers=headers)
 
 

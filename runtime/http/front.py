@@ -10,6 +10,7 @@ from aiohttp import web
 from runtime.config import TokenizerLaunch
 from runtime.generator import Generator
 from runtime.metrics import Metrics
+from runtime.text.answer_form import AnswerForm
 from runtime.text.template import ChatTemplate
 from runtime.text.tokenizer import ModelFiles
 
@@ -19,13 +20,14 @@ from .gate import Gate
 
 @dataclass(slots=True, kw_only=True)
 class Front:
-    """One server's HTTP front. `template` is None when the model has none."""
+    """One server's HTTP front. `template` is None when the model has none; `answer_form` is how it writes."""
 
     launch: TokenizerLaunch
     files: ModelFiles
     generator: Generator
     metrics: Metrics
     template: ChatTemplate | None
+    answer_form: AnswerForm
     gate: Gate
     started_at: int = field(default_factory=lambda: int(time.time()))
     unknown_fields: set[str] = field(default_factory=set)

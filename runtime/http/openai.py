@@ -47,28 +47,32 @@ class Answering:
     with_usage: bool
     with_usage_in_each: bool
 
-    def chunk(self, choices: list[dict[str, object]], generations: Sequence[Generation]) -> dict[str, object]:
+    def chunk(
+        self, choices: list[dict[str, object]], generations: Sequence[Generation], num_thought: int = 0
+    ) -> dict[str, object]:
         """One frame of a stream."""
         body = self._head(choices)
         if self.with_usage:
-            body["usage"] = usage(generations) if self.with_usage_in_each else None
+            body["usage"] = usage(generations, num_thought) if self.with_usage_in_each else None
         return body
 
     def text_event(self, make_choice: Callable[[str], dict[str, object]]) -> TextEvent:
         """Frames with one choice that differ in its text only; not for those who want usage in each."""
         return TextEvent(lambda text: self.chunk([make_choice(text)], []))
 
-    def usage_chunk(self, generations: Sequence[Generation]) -> dict[str, object]:
+    def usage_chunk(self, generations: Sequence[Generation], num_thought: int = 0) -> dict[str, object]:
         """The frame after the last choice, for those who asked for it."""
-        return {**self._head([]), "usage": usage(generations)}
+        return {**self._head([]), "usage": usage(generations, num_thought)}
 
-    def last_events(self, generations: Sequence[Generation]) -> Sequence[bytes]:
+    def last_events(self, generations: Sequence[Generation], num_thought: int = 0) -> Sequence[bytes]:
         """The frame after the last choice, for those who asked for usage."""
-        return (event(self.usage_chunk(generations)),) if self.with_usage else ()
+        return (event(self.usage_chunk(generations, num_thought)),) if self.with_usage else ()
 
-    def whole(self, choices: list[dict[str, object]], generations: Sequence[Generation]) -> dict[str, object]:
+    def whole(
+        self, choices: list[dict[str, object]], generations: Sequence[Generation], num_thought: int = 0
+    ) -> dict[str, object]:
         """The answer that is not streamed."""
-        return {**self._head(choices), "usage": usage(generations)}
+        return {**self._head(choices), "usage": usage(generations, num_thought)}
 
     def _head(self, choices: list[dict[str, object]]) -> dict[str, object]:
         return {
@@ -126,12 +130,12 @@ async def begin(request: web.Request, *, prefix: str, kind: str) -> tuple[Fields
         UnknownModel: it names another model than this server's.
     """
     front = request.app[FRONT]
-    fields = await _read_json(request)
+    fields = await read_json(request)
     check_model(front, fields)
     return fields, _read_answering(front, fields, prefix=prefix, kind=kind)
 
 
-async def _read_json(request: web.Request) -> Fields:
+async def read_json(request: web.Request) -> Fields:
     """The request's body, which must say that it is JSON: so no web page can post one unasked to a local server.
 
     Raises:
@@ -158,8 +162,8 @@ def check_model(front: Front, fields: Fields) -> None:
         )
 
 
-def usage(generations: Sequence[Generation]) -> dict[str, object]:
-    """Tokens of a whole answer; a prompt counts once, however many answers it gets."""
+def usage(generations: Sequence[Generation], num_thought: int = 0) -> dict[str, object]:
+    """Tokens of a whole answer, `num_thought` of them thoughts; a prompt counts once, however many answers it gets."""
     firsts = [generation for generation in generations if generation.prompt.sample == 0] or generations[:1]
     num_prompt = sum(len(generation.prompt.token_ids) for generation in firsts)
     num_output = sum(len(generation.output_ids) for generation in generations)
@@ -168,7 +172,14 @@ def usage(generations: Sequence[Generation]) -> dict[str, object]:
         "completion_tokens": num_output,
         "total_tokens": num_prompt + num_output,
         "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in firsts)},
+        "completion_tokens_details": {"reasoning_tokens": num_thought},
     }
+
+
+def new_call_id(front: Front) -> str:
+    """An id for a tool call, as long as the model's chat template wants it."""
+    length = front.answer_form.call_id_characters
+    return f"call_{uuid.uuid4().hex}" if length is None else uuid.uuid4().hex[:length]
 
 
 def finish(end: End | None) -> dict[str, object]:

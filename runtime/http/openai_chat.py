@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from runtime.generation import Generation, Prompt, TokenLogprob
+from runtime.generation import TokenLogprob
+from runtime.text.pieces import Call, Piece, Text, Thought
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import RANGES, SamplingParams
 
-from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat_prompt
+from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat
+from .chat_turn import Answers, Step, prepared, prompts_of
 from .errors import json_response, spelled
 from .fields import Fields
 from .front import FRONT
-from .openai import OPENAI_FIELDS, Answering, begin, finish, read_openai_sampling
+from .openai import OPENAI_FIELDS, Answering, begin, finish, new_call_id, read_openai_sampling
+from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .route import Route
-from .sampling import read_num_samples, read_priority, read_salt
+from .sampling import read_num_samples
 from .schema import boolean, ranged, record, unsupported
-from .sse import merged, respond
+from .sse import respond
 
 CHAT_BODY = record(
     {
         **OPENAI_FIELDS,
+        **OPENAI_PLACE_FIELDS,
         **CHAT_PROMPT_FIELDS,
         "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default: the rest of the context."),
         "max_completion_tokens": ranged(RANGES["max_new_tokens"], "integer", text="The newer name of max_tokens."),
         "logprobs": boolean(text="Tell the answer's logprobs."),
         "top_logprobs": ranged(RANGES["num_top_logprobs"], "integer", text="And those of the n most likely tokens."),
+        "separate_reasoning": boolean(text="Tell thoughts apart, as reasoning_content. Default true."),
         **unsupported(
             {
-                "tools": None,
                 "functions": None,
                 "modalities": ["text"],
                 "audio": None,
@@ -56,67 +61,130 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     fields, answering = await begin(request, prefix="chatcmpl", kind="chat.completion.chunk")
     sampling = _read_sampling(fields)
     num_samples = read_num_samples(fields)
-    salt, priority = read_salt(fields), read_priority(fields)
-    token_ids = await read_chat_prompt(front, fields)
+    place = read_openai_place(fields)
+    chat = await read_chat(front, fields)
+    with_thoughts = fields.boolean("separate_reasoning", True)
     front.warn_unknown(fields)
-    prompt = Prompt(token_ids=token_ids, sampling=sampling, request_id=answering.id, salt=salt, priority=priority)
+    turn = await prepared(front, chat, sampling, with_thoughts=with_thoughts)
+    prompts = prompts_of(turn, place, request_id=answering.id, num_samples=num_samples)
     names = _NAMES if fields.raw("max_completion_tokens") is None else _NAMES | _NEW_NAMES
     with spelled(names):
-        async with front.generator.start_all(prompt.samples(num_samples), times) as generations:
+        async with front.generator.start_all(prompts, times) as generations:
+            answers = Answers(turn, generations)
             if answering.is_stream:
-                frames = _frames(answering, generations, front.generator.tokenizer)
-                return await respond(request, frames, request_id=answering.id)
-            body = await _whole(answering, generations, front.generator.tokenizer)
+                return await respond(request, _frames(answering, answers), request_id=answering.id)
+            body = await _whole(answering, answers)
     return json_response(body, headers={"X-Request-Id": answering.id})
 
 
-async def _whole(answering: Answering, generations: Sequence[Generation], tokenizer: Tokenizer) -> dict[str, object]:
-    pieces: list[list[str]] = [[] for _ in generations]
-    tokens: list[list[TokenLogprob]] = [[] for _ in generations]
-    endings: list[dict[str, object]] = [{} for _ in generations]
-    async for i, delta in merged(generations):
-        pieces[i].append(delta.text)
-        tokens[i] += delta.logprobs
-        endings[i] = finish(delta.end)
+@dataclass(slots=True)
+class _Message:
+    """One answer so far."""
+
+    text: list[str] = field(default_factory=list)
+    thought: list[str] = field(default_factory=list)
+    calls: list[dict[str, object]] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    ending: dict[str, object] = field(default_factory=dict)
+
+    def add(self, step: Step, answers: Answers, i: int) -> None:
+        self.logprobs += step.logprobs
+        self.ending = _finish(step, answers, i)
+        for piece in step.pieces:
+            match piece:
+                case Text():
+                    self.text.append(piece.text)
+                case Thought():
+                    self.thought.append(piece.text)
+                case Call():
+                    self.calls.append(_call(piece, answers))
+
+    def body(self) -> dict[str, object]:
+        text = "".join(self.text)
+        body: dict[str, object] = {"role": "assistant", "content": None if self.calls and not text else text}
+        if self.thought:
+            body["reasoning_content"] = "".join(self.thought)
+        if self.calls:
+            body["tool_calls"] = self.calls
+        return body
+
+
+async def _whole(answering: Answering, answers: Answers) -> dict[str, object]:
+    messages = [_Message() for _ in answers.generations]
+    async for i, step in answers.steps():
+        messages[i].add(step, answers, i)
+    tokenizer = answers.turn.front.generator.tokenizer
+    with_logprobs = answers.turn.sampling.num_top_logprobs is not None
     choices: list[dict[str, object]] = [
         {
             "index": i,
-            "message": {"role": "assistant", "content": "".join(pieces[i])},
-            "logprobs": _logprobs(tokens[i], tokenizer) if _has_logprobs(generation) else None,
-            **endings[i],
+            "message": message.body(),
+            "logprobs": _logprobs(message.logprobs, tokenizer) if with_logprobs else None,
+            **message.ending,
         }
-        for i, generation in enumerate(generations)
+        for i, message in enumerate(messages)
     ]
-    return {**answering.whole(choices, generations), "object": "chat.completion"}
+    return {**answering.whole(choices, answers.generations, _num_thought(answers)), "object": "chat.completion"}
 
 
-async def _frames(
-    answering: Answering, generations: Sequence[Generation], tokenizer: Tokenizer
-) -> AsyncGenerator[dict[str, object], None]:
+async def _frames(answering: Answering, answers: Answers) -> AsyncGenerator[dict[str, object], None]:
+    tokenizer = answers.turn.front.generator.tokenizer
+    with_logprobs = answers.turn.sampling.num_top_logprobs is not None
     begun: set[int] = set()
-    async for i, delta in merged(generations):
-        ending = finish(delta.end)
-        own = [generations[i]]
+    num_calls = [0 for _ in answers.generations]
+
+    def chunk(i: int, delta: dict[str, object], **more: object) -> dict[str, object]:
+        choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+        return answering.chunk([choice], [answers.generations[i]], answers.counts[i].thought_tokens)
+
+    async for i, step in answers.steps():
         if i not in begun:
             begun.add(i)
-            head = {"role": "assistant", "content": ""}
-            yield answering.chunk([{"index": i, "delta": head, "logprobs": None, "finish_reason": None}], own)
-        if delta.text or delta.logprobs:
-            choice = {
-                "index": i,
-                "delta": {"content": delta.text},
-                "logprobs": _logprobs(delta.logprobs, tokenizer) if _has_logprobs(generations[i]) else None,
-                "finish_reason": None,
-            }
-            yield answering.chunk([choice], own)
-        if delta.end is not None:
-            yield answering.chunk([{"index": i, "delta": {}, "logprobs": None, **ending}], own)
+            yield chunk(i, {"role": "assistant", "content": ""})
+        logprobs = _logprobs(step.logprobs, tokenizer) if with_logprobs and step.logprobs else None
+        for delta in _deltas(step.pieces, answers, num_calls[i]):
+            yield chunk(i, delta, logprobs=logprobs)
+            logprobs = None
+        if logprobs is not None:
+            yield chunk(i, {"content": ""}, logprobs=logprobs)
+        num_calls[i] = answers.counts[i].calls
+        if step.end is not None:
+            yield chunk(i, {}, **_finish(step, answers, i))
     if answering.with_usage:
-        yield answering.usage_chunk(generations)
+        yield answering.usage_chunk(answers.generations, _num_thought(answers))
 
 
-def _has_logprobs(generation: Generation) -> bool:
-    return generation.prompt.sampling.num_top_logprobs is not None
+def _deltas(pieces: Sequence[Piece], answers: Answers, num_calls: int) -> list[dict[str, object]]:
+    deltas: list[dict[str, object]] = []
+    for piece in pieces:
+        match piece:
+            case Text():
+                deltas.append({"content": piece.text})
+            case Thought():
+                deltas.append({"reasoning_content": piece.text})
+            case Call():
+                deltas.append({"tool_calls": [{"index": num_calls, **_call(piece, answers)}]})
+                num_calls += 1
+    return deltas
+
+
+def _call(call: Call, answers: Answers) -> dict[str, object]:
+    return {
+        "id": new_call_id(answers.turn.front),
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def _finish(step: Step, answers: Answers, i: int) -> dict[str, object]:
+    ending = finish(step.end)
+    if ending["finish_reason"] == "stop" and answers.counts[i].calls:
+        return ending | {"finish_reason": "tool_calls"}
+    return ending
+
+
+def _num_thought(answers: Answers) -> int:
+    return sum(count.thought_tokens for count in answers.counts)
 
 
 def _read_sampling(fields: Fields) -> SamplingParams:
@@ -133,15 +201,20 @@ def _read_sampling(fields: Fields) -> SamplingParams:
 
 
 def _logprobs(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, object]:
+    return {"content": logprob_entries(tokens, tokenizer), "refusal": None}
+
+
+def logprob_entries(tokens: Sequence[TokenLogprob], tokenizer: Tokenizer) -> list[dict[str, object]]:
+    """Tokens with their logprobs, their bytes, and the likeliest in their place."""
+
     def entry(token_id: int, logprob: float | None) -> dict[str, object]:
         value = tokenizer.token_bytes(token_id)
         return {"token": value.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(value)}
 
-    content = [
+    return [
         entry(token.token_id, token.logprob) | {"top_logprobs": [entry(*pair) for pair in token.top]}
         for token in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 ROUTES = (

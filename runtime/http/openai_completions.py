@@ -20,8 +20,9 @@ from .fields import Fields, is_integers
 from .front import FRONT, Front
 from .live import stream
 from .openai import OPENAI_FIELDS, Answering, begin, finish, read_openai_sampling
+from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .route import Route
-from .sampling import read_num_samples, read_priority, read_salt
+from .sampling import read_num_samples
 from .schema import boolean, either, integer, list_of, ranged, record, string, unsupported
 from .sse import merged
 
@@ -32,6 +33,7 @@ _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 COMPLETIONS_BODY = record(
     {
         **OPENAI_FIELDS,
+        **OPENAI_PLACE_FIELDS,
         "prompt": either(string(), list_of(string()), list_of(integer()), list_of(list_of(integer()))),
         "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default 16."),
         "logprobs": ranged(
@@ -145,14 +147,22 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
     )
     if fields.boolean("echo", False) and sampling.num_top_logprobs is not None:
         sampling = replace(sampling, prompt_logprobs_from=0)
-    salt, priority = read_salt(fields), read_priority(fields)
+    place = read_openai_place(fields)
     token_ids = await _read_token_ids(front, fields)
     num_samples = read_num_samples(fields)
     check_num_answers(len(token_ids) * num_samples, field="n")
     prompts: list[Prompt] = []
     for i, each in enumerate(token_ids):
         request_id = answering.id if len(token_ids) == 1 else f"{answering.id}_{i}"
-        prompt = Prompt(token_ids=each, sampling=sampling, request_id=request_id, salt=salt, priority=priority)
+        prompt = Prompt(
+            token_ids=each,
+            sampling=sampling,
+            request_id=request_id,
+            salt=place.salt,
+            priority=place.priority,
+            cache_priority=place.cache_priority,
+            cache_ttl_s=place.cache_ttl_s,
+        )
         prompts += prompt.samples(num_samples)
     return prompts
 

@@ -5,8 +5,9 @@ Knows no HTTP. What a format is stands in `tool_calls/` and `reasoning.py`.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wire.sampling import Grammar
@@ -35,23 +36,30 @@ THOUGHT_TAGS: Mapping[str, ThoughtTags] = {
     "kimi": ThoughtTags("◁think▷", "◁/think▷"),
 }
 
-NO_PARSER = "none"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """A model's ways; None where it has none. `special_ids` are the marks that are special tokens of its own."""
+    """A model's ways; None where it has none.
+
+    `special_ids` are the marks that are special tokens of its own, `call_ids` all tokens that begin a call.
+    """
 
     calls: CallForm | None
     call_form_name: str | None
     thoughts: ThoughtTags | None
     thought_tags_name: str | None
     special_ids: Mapping[str, int]
+    call_ids: frozenset[int]
 
     @property
     def shown_ids(self) -> frozenset[int]:
         """Special tokens whose text has to be seen by those who read answers."""
         return frozenset(self.special_ids.values())
+
+    @property
+    def call_id_characters(self) -> int | None:
+        """How many letters and digits a call's id must have; None: any number."""
+        return None if self.calls is None else self.calls.id_characters
 
     def reader(self, *, tool_names: Collection[str], prompt: str | None) -> AnswerReader:
         """Reads one answer to a chat whose text is `prompt` (None: its thoughts are text); without tools, no calls."""
@@ -92,6 +100,11 @@ class AnswerReader:
         self._thoughts = thoughts
         self._calls = calls
 
+    @property
+    def num_thought_characters(self) -> int:
+        """How much of the text so far was a thought."""
+        return 0 if self._thoughts is None else self._thoughts.num_characters
+
     def push(self, text: str) -> list[Piece]:
         """Add `text`; return what is certain now."""
         if self._thoughts is None:
@@ -113,12 +126,10 @@ class AnswerReader:
         return [Text(text)] if self._calls is None else self._calls.push(text)
 
 
-def find_answer_form(
-    template: str | None, tokenizer: Tokenizer, *, calls: str | None, thoughts: str | None
-) -> AnswerForm:
-    """The form that a chat template shows, or the ones that are named (`none` for none at all)."""
-    call_name = _call_form_in(template or "") if calls is None else calls
-    tags_name = _thought_tags_in(template or "") if thoughts is None else thoughts
+def find_answer_form(template: str | None, tokenizer: Tokenizer, *, calls: str, thoughts: str) -> AnswerForm:
+    """The forms that are named, `none` being none at all; `auto` is the one that the chat template shows."""
+    call_name = _call_form_in(template or "") if calls == "auto" else calls
+    tags_name = _thought_tags_in(template or "") if thoughts == "auto" else thoughts
     form, tags = CALL_FORMS.get(call_name or ""), THOUGHT_TAGS.get(tags_name or "")
     marks = [*(form.marks + form.closings if form else ()), *((tags.begin, tags.end) if tags else ())]
     return AnswerForm(
@@ -129,7 +140,12 @@ def find_answer_form(
         special_ids={
             mark: token_id for token_id in tokenizer.special_ids if (mark := tokenizer.token_text(token_id)) in marks
         },
+        call_ids=frozenset(ids[0] for ids in map(_encoded(tokenizer), form.marks if form else ()) if len(ids) == 1),
     )
+
+
+def _encoded(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    return functools.partial(tokenizer.encode, add_special_tokens=False)
 
 
 def _call_form_in(template: str) -> str | None:

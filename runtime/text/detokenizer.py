@@ -26,12 +26,11 @@ class Detokenizer(Protocol):
         """What was held back; no token may follow."""
 
 
-def detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
-    """The detokenizer that suits `tokenizer`."""
-    skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+def detokenizer(tokenizer: Tokenizer, *, skipped_ids: frozenset[int]) -> Detokenizer:
+    """The detokenizer that suits `tokenizer`; tokens of `skipped_ids` have no text."""
     if tokenizer.is_byte_level:
-        return _ByteLevel(tokenizer, skipped)
-    return _Windowed(tokenizer, skipped)
+        return _ByteLevel(tokenizer, skipped_ids)
+    return _Windowed(tokenizer, skipped_ids)
 
 
 class _ByteLevel:

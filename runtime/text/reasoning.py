@@ -35,10 +35,18 @@ class ThoughtReader:
         self._state = _State.THOUGHT if is_open else _State.START
         self._is_begun = False
         self._held = ""
+        self._num_pushed = 0
+        self._num_answered = 0
+
+    @property
+    def num_characters(self) -> int:
+        """How much of the text so far was the thought, tags and line ends included."""
+        return 0 if self._state is _State.START else self._num_pushed - self._num_answered
 
     def push(self, text: str) -> tuple[list[Piece], str]:
         """Add `text`; return the thoughts that are certain now, and more of the answer."""
         self._held += text
+        self._num_pushed += len(text)
         pieces: list[Piece] = []
         if self._state is _State.START:
             self._start()
@@ -51,6 +59,7 @@ class ThoughtReader:
         if self._state is not _State.ANSWER:
             return pieces, ""
         answer, self._held = self._held, ""
+        self._num_answered += len(answer)
         return pieces, answer
 
     def flush(self) -> tuple[list[Piece], str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -30,7 +30,8 @@ _CONTINUE_MARK = "AXIL_CONTINUE_FINAL_MESSAGE "
 class ChatTemplate:
     """One compiled template; `special_tokens` (`bos_token`, ...) are visible to it.
 
-    `roles` are those that a message may have: the usual ones, and what else the template compares a role with.
+    `roles` are those that a message may have: the usual ones, and `named_roles`, which the template compares a role
+    with. `reads_tools` says whether it can tell its model of tools.
 
     Raises:
         ValueError: the template has a syntax error.
@@ -40,7 +41,10 @@ class ChatTemplate:
         try:
             environment = _environment()
             self._template = environment.from_string(source)
-            self.roles = USUAL_ROLES | _named_roles(environment.parse(source))
+            tree = environment.parse(source)
+            self.named_roles = _named_roles(tree)
+            self.roles = USUAL_ROLES | self.named_roles
+            self.reads_tools = "tools" in meta.find_undeclared_variables(tree)
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
         self._special_tokens = dict(special_tokens)

@@ -26,13 +26,14 @@ class CallForm(Protocol):
 
     A call begins with one of `marks` anywhere, or, at the start of the answer and right behind another call, with one
     of the brackets in `anchors`. It goes on with brackets that close again, strings between any of `quotes` aside;
-    behind them `closings` may stand, which belong to it.
+    behind them `closings` may stand, which belong to it. Templates of some models want ids of `id_characters`.
     """
 
     marks: tuple[str, ...]
     anchors: str
     closings: tuple[str, ...]
     quotes: str
+    id_characters: int | None
 
     def body_at(self, text: str) -> int | None:
         """Where the brackets open in `text`, what stands behind a mark; None while that is not certain.

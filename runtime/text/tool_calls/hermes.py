@@ -16,6 +16,7 @@ class HermesForm:
     anchors = ""
     closings: tuple[str, ...] = ("</tool_call>",)
     quotes = '"'
+    id_characters: int | None = None
 
     def body_at(self, text: str) -> int | None:
         """The object."""

@@ -16,6 +16,7 @@ class LlamaForm:
     anchors = "{"
     closings: tuple[str, ...] = (";",)
     quotes = '"'
+    id_characters: int | None = None
 
     def body_at(self, text: str) -> int | None:
         """The object."""

@@ -21,6 +21,7 @@ class MistralForm:
     anchors = ""
     closings: tuple[str, ...] = ()
     quotes = '"'
+    id_characters: int | None = 9
 
     def body_at(self, text: str) -> int | None:
         """The list, the object or the arguments."""

@@ -21,6 +21,7 @@ class PythonicForm:
     anchors = "["
     closings: tuple[str, ...] = ("<|python_end|>",)
     quotes = "\"'"
+    id_characters: int | None = None
 
     def body_at(self, text: str) -> int | None:
         """The list."""

@@ -180,7 +180,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
         "messages[0].content[0].type",
         "text only",
     ),
-    (CHAT, {"messages": HI, "tools": [{"type": "function"}]}, "tools", "not supported"),
+    (CHAT, {"messages": HI, "tools": [{"type": "function"}]}, "tools[0].function.name", "missing"),
     (CHAT, {"messages": HI, "response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
     (
         CHAT,

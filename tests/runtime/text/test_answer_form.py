@@ -37,8 +37,8 @@ def _tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
     return Tokenizer(backend, files)
 
 
-def _form(calls: str | None, thoughts: str | None = None, *special: str) -> AnswerForm:
-    return find_answer_form(None, _tokenizer(_backend(*special)), calls=calls, thoughts=thoughts or "none")
+def _form(calls: str, thoughts: str, *special: str) -> AnswerForm:
+    return find_answer_form(None, _tokenizer(_backend(*special)), calls=calls, thoughts=thoughts)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def _form(calls: str | None, thoughts: str | None = None, *special: str) -> Answ
     ],
 )
 def test_a_template_shows_how_its_model_writes(template: str | None, calls: str | None, thoughts: str | None) -> None:
-    form = find_answer_form(template, _tokenizer(_backend()), calls=None, thoughts=None)
+    form = find_answer_form(template, _tokenizer(_backend()), calls="auto", thoughts="auto")
     assert (form.call_form_name, form.thought_tags_name) == (calls, thoughts)
 
 
@@ -131,7 +131,7 @@ def test_a_forced_call_may_stand_behind_a_thought(thoughts: str, special: tuple[
 
 
 def test_a_template_without_tools_has_no_form() -> None:
-    form = find_answer_form("{{ messages }}", _tokenizer(_backend()), calls=None, thoughts=None)
+    form = find_answer_form("{{ messages }}", _tokenizer(_backend()), calls="auto", thoughts="auto")
     assert form.calls is None
     assert form.shown_ids == frozenset()
     assert read(form.reader(tool_names=(), prompt=PROMPT), "<tool_call>") == [Text("<tool_call>")]

@@ -34,7 +34,7 @@ BYTE_LEVEL, SENTENCEPIECE = _byte_level(), _sentencepiece()
 
 
 def _streamed(tokenizer: Tokenizer, token_ids: list[int], *, skip_special_tokens: bool) -> list[str]:
-    stream = detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+    stream = detokenizer(tokenizer, skipped_ids=tokenizer.special_ids if skip_special_tokens else frozenset())
     return [*(stream.push(token_id) for token_id in token_ids), stream.flush()]
 
 

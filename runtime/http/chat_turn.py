@@ -1,0 +1,165 @@
+"""The life of one answer to a chat, beneath all APIs: from the chat to its prompt, from deltas to pieces.
+
+What an API adds is how it spells the request, and how it writes pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from runtime.generation import End, Generation, Prompt, TokenLogprob
+from runtime.text.answer_form import AnswerReader
+from runtime.text.pieces import Call, Piece
+from wire.errors import Cancelled, Refused
+from wire.sampling import MAX_LOGIT_BIAS, SamplingParams
+
+from .chat_prompt import Chat, ChatPrompt, rendered
+from .front import Front
+from .place import Place
+from .sse import merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A chat ready to be answered."""
+
+    front: Front
+    chat: Chat
+    prompt: ChatPrompt
+    sampling: SamplingParams
+    with_thoughts: bool
+
+    @property
+    def shown_ids(self) -> frozenset[int]:
+        """Special tokens that the reader has to see."""
+        return self.front.answer_form.shown_ids if self._is_read else frozenset()
+
+    @property
+    def _is_read(self) -> bool:
+        return bool(self.chat.tools.names) or self.with_thoughts
+
+    def reader(self) -> AnswerReader:
+        """Reads one answer."""
+        prompt = self.prompt.text if self.with_thoughts else None
+        return self.front.answer_form.reader(tool_names=self.chat.tools.names, prompt=prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What has come of one answer since the last step; the last one has `end`."""
+
+    pieces: list[Piece]
+    logprobs: list[TokenLogprob]
+    end: End | None
+
+
+@dataclass(slots=True)
+class Count:
+    """What is told of an answer beside its text."""
+
+    thought_tokens: int = 0
+    calls: int = 0
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answers to one chat as they come; `counts` has one for each."""
+
+    turn: Turn
+    generations: Sequence[Generation]
+    counts: list[Count] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = [Count() for _ in self.generations]
+
+    async def steps(self) -> AsyncIterator[tuple[int, Step]]:
+        """The steps of all answers, each with its answer's index.
+
+        Raises:
+            AxilError: one of them failed, or somebody aborted it.
+        """
+        readers = [self.turn.reader() for _ in self.generations]
+        over: set[int] = set()
+        async for i, delta in merged(self.generations):
+            if i in over:
+                continue
+            reader, count, end = readers[i], self.counts[i], delta.end
+            if end is not None and end.reason == "cancelled":
+                raise Cancelled(end.message or "the request was aborted.")
+            num_before = reader.num_thought_characters
+            pieces = reader.push(delta.text)
+            if num_thought := reader.num_thought_characters - num_before:
+                # Of tokens that came together, the share of their text.
+                count.thought_tokens += round(len(delta.token_ids) * num_thought / max(num_thought, len(delta.text)))
+            if end is not None:
+                pieces += reader.flush()
+            if self.turn.chat.tools.is_single and (num := _num_up_to_call(pieces)):
+                # Who wants one call at a time has the whole answer.
+                pieces = pieces[:num]
+                if end is None:
+                    end = End("stop")
+                    self.generations[i].finish()
+            count.calls += sum(isinstance(piece, Call) for piece in pieces)
+            if end is not None:
+                over.add(i)
+            yield i, Step(pieces, delta.logprobs, end)
+            if len(over) == len(self.generations):
+                return
+
+
+async def prepared(front: Front, chat: Chat, sampling: SamplingParams, *, with_thoughts: bool = True) -> Turn:
+    """Render the chat and make the sampling parameters do what its tools ask for.
+
+    Raises:
+        Refused: the template does not take the chat, or the model's way of calling tools is not known.
+    """
+    form, tools = front.answer_form, chat.tools
+    prompt = await rendered(front, chat)
+    if tools.choice == "required":
+        if form.calls is None:
+            raise Refused(
+                "how this model calls tools is not known, so tool_choice can't force a call. "
+                "Start the server with --tool-call-parser, or leave tool_choice out.",
+                field="tool_choice",
+            )
+        if sampling.grammar is not None:
+            raise Refused(
+                f"tool_choice and {sampling.grammar.field} can't both force the answer. Send one of them.",
+                field="tool_choice",
+            )
+        grammar = form.forced(tools.callable, prompt=prompt.text, is_single=tools.is_single, field="tools")
+        sampling = replace(sampling, grammar=grammar)
+    elif tools.choice == "none" and tools.shown:
+        # The tools stay in the prompt, so that it is found in the cache; the token that begins a call is ruled out.
+        barred = [(token_id, -MAX_LOGIT_BIAS) for token_id in sorted(form.call_ids)]
+        sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *barred))
+    return Turn(
+        front=front,
+        chat=chat,
+        prompt=prompt,
+        sampling=sampling,
+        with_thoughts=with_thoughts and form.thoughts is not None,
+    )
+
+
+def prompts_of(turn: Turn, place: Place, *, request_id: str, num_samples: int = 1) -> list[Prompt]:
+    """The turn as something to submit, once for each answer."""
+    prompt = Prompt(
+        token_ids=turn.prompt.token_ids,
+        sampling=turn.sampling,
+        request_id=request_id,
+        salt=place.salt,
+        priority=place.priority,
+        cache_priority=place.cache_priority,
+        cache_ttl_s=place.cache_ttl_s,
+        shown_ids=turn.shown_ids,
+    )
+    return prompt.samples(num_samples)
+
+
+def _num_up_to_call(pieces: list[Piece]) -> int:
+    """How many pieces there are up to the first call; 0 without one."""
+    return next((k + 1 for k, piece in enumerate(pieces) if isinstance(piece, Call)), 0)

@@ -1,0 +1,247 @@
+"""`/v1/responses`: OpenAI's newer API for chats. Nothing is stored: each request brings its whole input."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from runtime.generation import End
+from runtime.text.grammar import json_grammar
+from wire.errors import AxilError, Refused
+from wire.sampling import RANGES, Grammar, SamplingParams
+
+from .chat_turn import Answers, prepared, prompts_of
+from .errors import json_response, spelled
+from .fields import Fields
+from .front import FRONT, Front
+from .openai import check_model, new_call_id, read_json
+from .openai_chat import logprob_entries
+from .place import OPENAI_PLACE_FIELDS, read_openai_place
+from .responses_input import INPUT_FIELDS, read_chat
+from .responses_items import Items
+from .route import Route
+from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
+from .schema import anything, boolean, list_of, mapping, ranged, record, shown, string, unsupported
+from .sse import StreamForm, named_frame, respond
+
+_BODY = record(
+    {
+        **INPUT_FIELDS,
+        **OPENAI_PLACE_FIELDS,
+        **{name: schema for name, schema in SAMPLING_FIELDS.items() if name != "n"},
+        "model": string(text="This server's model, or absent."),
+        "max_output_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Default: the rest of the context."),
+        "top_logprobs": ranged(RANGES["num_top_logprobs"], "integer", text="Tell the n most likely tokens."),
+        "text": record(
+            {
+                "format": record({"type": string(), "name": string(), "schema": mapping(), "strict": boolean()}),
+                "verbosity": string(),
+            },
+            text="format.type is text, json_object or json_schema.",
+        ),
+        "stream": boolean(text="Send events."),
+        "stream_options": mapping(),
+        "store": boolean(text="Nothing is stored, whatever this says."),
+        "include": list_of(string(), text="message.output_text.logprobs tells logprobs; the rest is not needed."),
+        "truncation": string(choices=("disabled", "auto"), text="Nothing is ever left out."),
+        "metadata": mapping(text="Given back."),
+        "client_metadata": mapping(text="Taken and not needed."),
+        "user": string(),
+        "safety_identifier": string(),
+        "service_tier": anything(),
+        **unsupported({"previous_response_id": None, "conversation": None, "background": None, "prompt": None}),
+    },
+    required=("input",),
+)
+
+_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_NOT_NEEDED = ("store", "stream_options", "client_metadata", "user", "safety_identifier", "service_tier", "truncation")
+
+
+async def responses(request: web.Request) -> web.StreamResponse:
+    """Give the answer to a chat as items: messages, thoughts and calls."""
+    front = request.app[FRONT]
+    times = front.generator.arrival()
+    fields = await read_json(request)
+    check_model(front, fields)
+    sampling = _read_sampling(fields)
+    place = read_openai_place(fields)
+    chat = read_chat(fields)
+    echo = _read_echo(fields, front)
+    is_stream = fields.boolean("stream", False)
+    for name in _NOT_NEEDED:
+        fields.raw(name)
+    front.warn_unknown(fields)
+    turn = await prepared(front, chat, sampling)
+    with spelled(_NAMES):
+        prompts = prompts_of(turn, place, request_id=str(echo["id"]))
+        async with front.generator.start_all(prompts, times) as generations:
+            answer = _Answer(Answers(turn, generations), echo)
+            headers = {"X-Request-Id": str(echo["id"])}
+            if is_stream:
+                form = StreamForm(frame=named_frame, error=answer.failed, end=b"")
+                return await respond(request, answer.events(), request_id=str(echo["id"]), form=form)
+            async for _ in answer.events():
+                pass
+    return json_response(answer.body(), headers=headers)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The one answer; `echo` is what the object repeats of the request."""
+
+    answers: Answers
+    echo: dict[str, object]
+    items: Items = field(init=False)
+    end: End | None = None
+    number: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        front = self.answers.turn.front
+        self.items = Items(_new_id, functools.partial(new_call_id, front))
+
+    async def events(self) -> AsyncGenerator[dict[str, object], None]:
+        """All events, in their order."""
+        tokenizer = self.answers.turn.front.generator.tokenizer
+        is_begun = False
+        async for _, step in self.answers.steps():
+            if not is_begun:
+                is_begun = True
+                yield self._numbered({"type": "response.created", "response": self.body()})
+                yield self._numbered({"type": "response.in_progress", "response": self.body()})
+            logprobs = logprob_entries(step.logprobs, tokenizer)
+            for piece in step.pieces:
+                for event in self.items.add(piece, logprobs):
+                    yield self._numbered(event)
+                logprobs = []
+            if step.end is not None:
+                for event in self.items.close(is_whole=step.end.reason == "stop"):
+                    yield self._numbered(event)
+                self.end = step.end
+        kind = "response.incomplete" if self.end is not None and self.end.reason == "length" else "response.completed"
+        yield self._numbered({"type": kind, "response": self.body()})
+
+    def failed(self, error: AxilError) -> dict[str, object]:
+        """The event that ends a stream with an error."""
+        code = error.code if error.status < 500 else "server_error"
+        told = {"code": code, "message": error.message}
+        return self._numbered(
+            {"type": "response.failed", "response": self.body() | {"status": "failed", "error": told}}
+        )
+
+    def body(self) -> dict[str, object]:
+        """The response as it is now."""
+        is_cut = self.end is not None and self.end.reason == "length"
+        status = "in_progress" if self.end is None else "incomplete" if is_cut else "completed"
+        return {
+            **self.echo,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": list(self.items.output),
+            "usage": None if self.end is None else self._usage(),
+        }
+
+    def _numbered(self, event: dict[str, object]) -> dict[str, object]:
+        return {"type": event["type"], "sequence_number": next(self.number), **event}
+
+    def _usage(self) -> dict[str, object]:
+        (generation,), (count,) = self.answers.generations, self.answers.counts
+        num_prompt, num_output = len(generation.prompt.token_ids), len(generation.output_ids)
+        return {
+            "input_tokens": num_prompt,
+            "input_tokens_details": {
+                "cached_tokens": generation.cached_tokens,
+                "cache_write_tokens": num_prompt - generation.cached_tokens,
+            },
+            "output_tokens": num_output,
+            "output_tokens_details": {"reasoning_tokens": count.thought_tokens},
+            "total_tokens": num_prompt + num_output,
+        }
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+def _read_sampling(fields: Fields) -> SamplingParams:
+    num_top = fields.integer("top_logprobs")
+    with_logprobs = "message.output_text.logprobs" in fields.strings("include") or bool(num_top)
+    names = OwnNames(
+        max_new_tokens=fields.integer("max_output_tokens"),
+        min_new_tokens=None,
+        seed=None,
+        num_top_logprobs=(num_top or 0) if with_logprobs else None,
+        grammar=_read_format(fields),
+    )
+    return read_sampling(fields, names)
+
+
+def _read_format(fields: Fields) -> Grammar | None:
+    text = fields.fields("text")
+    text.string("verbosity")
+    form = text.fields("format")
+    match form.string("type"):
+        case None | "text":
+            return None
+        case "json_object":
+            return json_grammar({"type": "object"}, field=form.name("type"))
+        case "json_schema":
+            return json_grammar(form.mapping("schema"), field=form.name("schema"))
+        case kind:
+            raise Refused(
+                f"{form.name('type')} must be text, json_object or json_schema, got {shown(kind)}. Change it.",
+                field=form.name("type"),
+            )
+
+
+def _read_echo(fields: Fields, front: Front) -> dict[str, object]:
+    """What a response object repeats of its request."""
+    raw: Callable[[str], object] = fields.raw
+    return {
+        "id": _new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": front.model_name,
+        "error": None,
+        "background": False,
+        "instructions": raw("instructions"),
+        "max_output_tokens": raw("max_output_tokens"),
+        "metadata": raw("metadata") or {},
+        "parallel_tool_calls": fields.boolean("parallel_tool_calls", True),
+        "previous_response_id": None,
+        "prompt_cache_key": raw("prompt_cache_key"),
+        "reasoning": raw("reasoning") or {"effort": None, "summary": None},
+        "store": False,
+        "temperature": 1.0 if raw("temperature") is None else raw("temperature"),
+        "text": raw("text") or {"format": {"type": "text"}},
+        "tool_choice": raw("tool_choice") or "auto",
+        "tools": raw("tools") or [],
+        "top_p": 1.0 if raw("top_p") is None else raw("top_p"),
+        "truncation": "disabled",
+    }
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/responses",
+        handler=responses,
+        is_work=True,
+        body=_BODY,
+        examples=(
+            {"input": "What is gravity?", "max_output_tokens": 64},
+            {
+                "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
+                "instructions": "Be brief.",
+                "stream": True,
+                "max_output_tokens": 32,
+            },
+        ),
+    ),
+)

@@ -1,0 +1,145 @@
+"""Reads what `/v1/responses` takes: instructions and input items to a chat. Writes no answers."""
+
+from __future__ import annotations
+
+from runtime.text.template import Message, template_variables
+from wire.errors import Refused
+
+from .chat_messages import tool_call
+from .chat_prompt import Chat, effort_variables
+from .fields import Fields
+from .schema import Schema, either, list_of, mapping, record, shown, string
+from .tools import FLAT_TOOL_FIELDS, read_flat_tools
+
+INPUT_FIELDS: dict[str, Schema] = {
+    **FLAT_TOOL_FIELDS,
+    "input": either(string(), list_of(mapping()), text="A text, or items: messages, calls, their outputs, thoughts."),
+    "instructions": string(text="What stands before all items."),
+    "reasoning": record(
+        {"effort": string(), "summary": string(), "generate_summary": string()},
+        text="effort is for the template; none also sets its enable_thinking to false.",
+    ),
+    "chat_template_kwargs": mapping(text="Variables for the template."),
+}
+"""What makes a prompt."""
+
+_TEXT_PARTS = ("input_text", "output_text", "text")
+_ROLES = ("user", "assistant", "system", "developer")
+
+
+def read_chat(fields: Fields) -> Chat:
+    """The chat of a request.
+
+    Raises:
+        Refused: an item or a tool is not what this server can do.
+    """
+    items = _items(fields)
+    messages: list[Message] = []
+    instructions = fields.string("instructions")
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    assistant: Message | None = None
+    for i, item in enumerate(items):
+        where = f"input[{i}]"
+        kind = item.get("type") or "message"
+        if kind in ("reasoning", "function_call") or (kind == "message" and item.get("role") == "assistant"):
+            if assistant is None or (kind != "function_call" and "tool_calls" in assistant):
+                assistant = {"role": "assistant", "content": ""}
+                messages.append(assistant)
+            _add_said(assistant, item, where)
+            continue
+        assistant = None
+        messages.append(_asked(item, where))
+    reasoning = fields.fields("reasoning")
+    reasoning.string("summary")
+    reasoning.string("generate_summary")
+    return Chat(
+        messages=_with_one_start(messages),
+        tools=read_flat_tools(fields),
+        variables=effort_variables(reasoning.string("effort"))
+        | template_variables(fields.mapping("chat_template_kwargs")),
+    )
+
+
+def _items(fields: Fields) -> list[dict[str, object]]:
+    match fields.raw("input"):
+        case str() as text:
+            return [{"role": "user", "content": text}]
+        case [_, *_] as items:
+            return [item for item in items if isinstance(item, dict)]
+        case other:
+            raise fields.wrong_type("input", "a string or a list of items, not empty", other)
+
+
+def _add_said(assistant: Message, item: dict[str, object], where: str) -> None:
+    """Add what the model has thought, said or called to its turn."""
+    match item:
+        case {"type": "reasoning"}:
+            thought = _text(item.get("content") or item.get("summary"), where, ("reasoning_text", "summary_text"))
+            if thought:
+                assistant["reasoning_content"] = thought
+        case {"type": "function_call", "name": str() as name, "arguments": str() as arguments}:
+            calls = assistant.setdefault("tool_calls", [])
+            assert isinstance(calls, list)
+            call_id = item.get("call_id")
+            calls.append(tool_call(name, arguments, call_id if isinstance(call_id, str) else None))
+        case {"type": "function_call"}:
+            raise Refused(f"{where} must have a name and arguments, as strings. Change it.", field=where)
+        case _:
+            text = _text(item.get("content"), where, _TEXT_PARTS)
+            before = assistant["content"]
+            assistant["content"] = f"{before}\n{text}" if before else text
+
+
+def _asked(item: dict[str, object], where: str) -> Message:
+    match item:
+        case {"type": "function_call_output", "call_id": str() as call_id}:
+            return {
+                "role": "tool",
+                "tool_call_id": call_id,
+                "content": _text(item.get("output"), where, _TEXT_PARTS),
+            }
+        case {"role": str() as role} if item.get("type") in (None, "message") and role in _ROLES:
+            return {"role": role, "content": _text(item.get("content"), where, _TEXT_PARTS)}
+        case {"type": "item_reference"}:
+            raise Refused(f"{where} refers to an item, but nothing is stored here. Send the item.", field=where)
+        case _:
+            raise Refused(
+                f"{where} must be a message, a reasoning, a function_call or its output, got {shown(item)}. Change it.",
+                field=where,
+            )
+
+
+def _text(content: object, where: str, kinds: tuple[str, ...]) -> str:
+    """The text of parts that may be nothing else; several are joined by line ends."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case list():
+            texts = []
+            for part in content:
+                match part:
+                    case {"type": str() as kind, "text": str() as text} if kind in kinds:
+                        texts.append(text)
+                    case {"type": "refusal", "refusal": str() as text}:
+                        texts.append(text)
+                    case _:
+                        raise Refused(
+                            f"{where} must hold text only, got {shown(part)}: that's what this model reads. Change it.",
+                            field=where,
+                        )
+            return "\n".join(texts)
+        case _:
+            raise Refused(f"{where} must hold a string or a list of parts, got {shown(content)}.", field=where)
+
+
+def _with_one_start(messages: list[Message]) -> list[Message]:
+    """The messages, of whose system and developer ones at the start one is made: templates take one at most."""
+    num = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), None)
+    start = messages[:num]
+    if len(start) < 2:
+        return messages
+    text = "\n\n".join(str(message["content"]) for message in start)
+    return [{"role": "system", "content": text}, *messages[len(start) :]]

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.fakes import END_OF_TURN, Script, Server, running_server, text_ids
+from tests.runtime.http.chats import CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
+
+TOOLS: list[Any] = [
+    {"type": "function", "name": "weather", "description": "Looks.", "parameters": SCHEMA, "strict": False}
+]
+WISH: dict[str, Any] = {"model": "fake", "input": "Warm?"}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with running_server(tmp_path, chat_template=TOOL_TEMPLATE) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+async def test_a_text_is_answered(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, "Yes.")
+    response = await client.responses.create(
+        **WISH, instructions="Be brief.", max_output_tokens=50, temperature=0.5, store=False, prompt_cache_key="k"
+    )
+    assert (response.object, response.status, response.model, response.store) == (
+        "response",
+        "completed",
+        "fake",
+        False,
+    )
+    assert response.output_text == "Yes."
+    (item,) = response.output
+    assert (item.type, item.role, item.status) == ("message", "assistant", "completed")
+    (submit,) = submits(server.scheduler)
+    assert prompt_text(submit) == "<system>Be brief.<user>Warm?<assistant>"
+    assert (submit.sampling.max_new_tokens, submit.sampling.temperature) == (50, 0.5)
+    usage = response.usage
+    assert (usage.input_tokens, usage.output_tokens) == (len(submit.token_ids) // 4, 5)
+    assert usage.input_tokens_details.cached_tokens == 3
+    assert usage.output_tokens_details.reasoning_tokens == 0
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+async def test_thoughts_text_and_calls_are_items(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}")
+    response = await client.responses.create(**WISH, tools=TOOLS)
+    thought, message, call = response.output
+    assert (thought.type, thought.content[0].text) == ("reasoning", "Where?")
+    assert message.content[0].text == "Let me look."
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "weather", {"city": "Romé"})
+    assert call.call_id
+    assert call.call_id != call.id
+    assert response.usage.output_tokens_details.reasoning_tokens > 0
+
+
+async def test_a_stream_tells_the_same_as_the_whole(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}\n{CALL}")
+    async with client.responses.stream(**WISH, tools=TOOLS) as stream:
+        events = [event async for event in stream]
+        response = await stream.get_final_response()
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert response.output_text == "Let me look."
+    kinds = [event.type for event in events]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-2:] == ["response.output_item.done", "response.completed"]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [item.id for item in done] == [item.id for item in response.output]
+    added = [event.item for event in events if event.type == "response.output_item.added"]
+    assert [item.id for item in added] == [item.id for item in done]
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == "Let me look."
+    thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(thoughts) == "Where?"
+
+
+async def test_the_events_of_a_message_come_in_their_order(server: Server) -> None:
+    server.scheduler.script = lambda _: Script([*text_ids("Hi"), END_OF_TURN], per_frame=3)
+    async with (
+        aiohttp.ClientSession(server.url) as http,
+        http.post("/v1/responses", json={**WISH, "stream": True}) as response,
+    ):
+        frames = (await response.read()).decode().strip().split("\n\n")
+    names = []
+    for frame in frames:
+        name, data = frame.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        names.append(event["type"].removeprefix("response."))
+    assert names == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+
+
+async def test_what_codex_sends_is_understood(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, f"{THOUGHT}{CALL}", "Done.")
+    first_input: list[Any] = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandboxed."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Warm?"}]},
+    ]
+    wish: dict[str, Any] = {
+        "model": "fake",
+        "instructions": "You are an agent.",
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "session",
+        "extra_body": {"client_metadata": {"a": "b"}},
+    }
+    events = [event async for event in await client.responses.create(input=first_input, **wish)]
+    items = [event.item.to_dict() for event in events if event.type == "response.output_item.done"]
+    result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "30 degrees"}
+    events = [event async for event in await client.responses.create(input=[*first_input, *items, result], **wish)]
+    assert events[-1].response.output_text == "Done."
+    first, second = (prompt_text(submit) for submit in submits(server.scheduler))
+    assert "<system>You are an agent.\n\nSandboxed.<user>Warm?<assistant>" in first
+    assert second.startswith(first)
+    assert second.endswith(
+        '<think>Where?</think><tool_call>{"name": "weather", "arguments": {"city": "Romé"}}</tool_call>'
+        "<tool>30 degrees<assistant>"
+    )
+
+
+class Weather(BaseModel):
+    city: str
+
+
+async def test_the_parse_helper_of_the_client_works(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, '{"city": "Rome"}')
+    response = await client.responses.parse(**WISH, text_format=Weather)
+    assert response.output_parsed == Weather(city="Rome")
+    assert submits(server.scheduler)[0].sampling.grammar is not None
+
+
+async def test_an_answer_that_is_cut_off_is_incomplete(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, "Yes, it is.")
+    response = await client.responses.create(**WISH, max_output_tokens=3)
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert response.output[0].status == "incomplete"
+    events = [event async for event in await client.responses.create(**WISH, max_output_tokens=3, stream=True)]
+    assert events[-1].type == "response.incomplete"
+
+
+async def test_logprobs_come_with_the_text(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, "Yes.")
+    response = await client.responses.create(**WISH, include=["message.output_text.logprobs"], top_logprobs=2)
+    logprobs = response.output[0].content[0].logprobs
+    assert [entry.token for entry in logprobs][:4] == ["Y", "e", "s", "."]
+    assert len(logprobs[0].top_logprobs) == 2
+
+
+async def test_a_forced_call_is_forced_by_a_grammar(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, f"{CALL}\n{CALL}")
+    response = await client.responses.create(**WISH, tools=TOOLS, tool_choice={"type": "function", "name": "weather"})
+    assert [item.type for item in response.output] == ["function_call"]
+    assert submits(server.scheduler)[0].sampling.grammar is not None
+    allowed: Any = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+    await client.responses.create(**WISH, tools=TOOLS, tool_choice=allowed)
+    assert submits(server.scheduler)[1].sampling.grammar is not None
+
+
+async def test_an_error_in_a_stream_is_a_failed_response(server: Server) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("Hel"), reason="broken")
+    async with (
+        aiohttp.ClientSession(server.url) as http,
+        http.post("/v1/responses", json={**WISH, "stream": True}) as response,
+    ):
+        *_, last = (await response.read()).decode().strip().split("\n\n")
+    event = json.loads(last.partition("\ndata: ")[2])
+    assert (event["type"], event["response"]["status"]) == ("response.failed", "failed")
+    assert event["response"]["error"]["code"] == "server_error"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"input": []}, "input"),
+        ({"input": 5}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"max_output_tokens": -1}, "max_output_tokens"),
+    ],
+)
+async def test_a_wrong_wish_names_its_field(client: openai.AsyncOpenAI, change: dict[str, object], field: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        await client.responses.create(**WISH, extra_body=change)
+    assert str(error.value.param).startswith(field)
+
+
+async def test_a_prompt_that_is_too_long_has_openai_s_code(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        await client.responses.create(model="fake", input="x" * 5000)
+    assert error.value.code == "context_length_exceeded"
