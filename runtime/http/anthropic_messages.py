@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 from msgspec.structs import replace
 
-from runtime.generation import End, Generation
+from runtime.generation import Delta, End, Generation
 from runtime.text.grammar import json_grammar
 from runtime.text.pieces import Call, Piece, Text, Thought
 from wire.errors import Refused
@@ -20,14 +21,15 @@ from .anthropic import CHAT_FIELDS, MESSAGES_PATH, anthropic_error_frame, cache_
 from .chat_prompt import rendered
 from .chat_turn import Answers, prepared, prompts_of
 from .errors import json_response, spelled
+from .events import Ending, TextEvent, named_event
 from .fields import Fields, read_fields
 from .front import FRONT
+from .live import stream
 from .openai import check_model, new_call_id
 from .place import PLACE_FIELDS, kept_for, read_place
 from .route import Route
 from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
 from .schema import boolean, list_of, mapping, ranged, record, shown, string
-from .sse import StreamForm, named_frame, respond
 
 _BODY = record(
     {
@@ -46,7 +48,7 @@ _BODY = record(
 )
 _COUNT_BODY = record(CHAT_FIELDS, required=("messages",))
 
-_FORM = StreamForm(frame=named_frame, error=anthropic_error_frame, end=b"")
+_ENDING = Ending(good=(), bad=lambda error: (named_event(anthropic_error_frame(error)),))
 _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop_sequences"}
 
 
@@ -69,8 +71,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
         async with front.generator.start_all(prompts, times) as generations:
             answer = _Answer(Answers(turn, generations), is_marked=cache_ttl_s(fields) > 0)
             if is_stream:
-                return await respond(request, _events(answer), request_id=request_id, form=_FORM)
-            blocks = [block async for block in _blocks(answer)]
+                return await stream(request, generations, _Events(answer), request_id=request_id, ending=_ENDING)
+            blocks = await _blocks(answer)
     return json_response(answer.message(blocks), headers={"X-Request-Id": request_id})
 
 
@@ -96,15 +98,6 @@ class _Answer:
     @property
     def generation(self) -> Generation:
         return self.answers.generations[0]
-
-    async def pieces(self) -> AsyncGenerator[Piece | None, None]:
-        """The pieces; None when nothing but tokens has come."""
-        async for _, step in self.answers.steps():
-            self.end = step.end
-            if not step.pieces:
-                yield None
-            for piece in step.pieces:
-                yield piece
 
     def message(self, blocks: list[dict[str, object]]) -> dict[str, object]:
         return {
@@ -140,54 +133,71 @@ class _Answer:
         }
 
 
-async def _blocks(answer: _Answer) -> AsyncGenerator[dict[str, object], None]:
+async def _blocks(answer: _Answer) -> list[dict[str, object]]:
     """The content of the whole message."""
-    kind: type[Piece] | None = None
-    texts: list[str] = []
-    async for piece in answer.pieces():
-        if piece is None:
-            continue
-        if kind is not None and (kind is not type(piece)):
-            yield _whole_block(kind, texts)
-            kind = None
-        if isinstance(piece, Call):
-            yield _tool_use(answer, piece) | {"input": json.loads(piece.arguments)}
-            continue
-        if kind is None:
-            kind, texts = type(piece), []
-        texts.append(piece.text)
-    if kind is not None:
-        yield _whole_block(kind, texts)
+    pieces: list[Piece] = []
+    async for _, step in answer.answers.steps():
+        pieces += step.pieces
+        answer.end = step.end
+    blocks: list[dict[str, object]] = []
+    for kind, group in itertools.groupby(pieces, type):
+        run = list(group)
+        calls = [
+            _tool_use(answer, call) | {"input": json.loads(call.arguments)} for call in run if isinstance(call, Call)
+        ]
+        text = "".join(each.text for each in run if not isinstance(each, Call))
+        blocks += calls or [_empty_block(kind) | {"text" if kind is Text else "thinking": text}]
+    return blocks
 
 
-def _whole_block(kind: type[Piece], texts: list[str]) -> dict[str, object]:
-    name = "text" if kind is Text else "thinking"
-    return _empty_block(kind) | {name: "".join(texts)}
-
-
-async def _events(answer: _Answer) -> AsyncGenerator[dict[str, object], None]:
+class _Events:
     """The events of a streamed message."""
-    is_begun, index, kind = False, -1, None
-    async for piece in answer.pieces():
-        if not is_begun:
-            is_begun = True
-            yield {
-                "type": "message_start",
-                "message": answer.message([]) | {"stop_reason": None, "stop_sequence": None},
-            }
-        if piece is None:
-            continue
-        if kind is not type(piece) or isinstance(piece, Call):
-            if kind is not None:
-                yield {"type": "content_block_stop", "index": index}
-            index, kind = index + 1, type(piece)
-            block = _tool_use(answer, piece) if isinstance(piece, Call) else _empty_block(kind)
-            yield {"type": "content_block_start", "index": index, "content_block": block}
-        yield {"type": "content_block_delta", "index": index, "delta": _delta(piece)}
-    if kind is not None:
-        yield {"type": "content_block_stop", "index": index}
-    yield {"type": "message_delta", "delta": answer.stop(), "usage": answer.usage()}
-    yield {"type": "message_stop"}
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._is_begun = False
+        self._index = -1
+        self._kind: type[Piece] | None = None
+        self._said: TextEvent | None = None
+
+    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
+        """The events of a delta."""
+        step = self._answer.answers.step(i, delta)
+        events = []
+        if not self._is_begun:
+            self._is_begun = True
+            events.append(named_event({"type": "message_start", "message": self._answer.message([])}))
+        self._answer.end = step.end
+        for piece in step.pieces:
+            if self._kind is not type(piece) or isinstance(piece, Call):
+                events += self._begin(piece)
+            text = piece.arguments if isinstance(piece, Call) else piece.text
+            assert self._said is not None, "a block has begun"
+            events.append(self._said.of(text))
+        return events
+
+    def last(self) -> Sequence[bytes]:
+        """The end of the last block, and of the message."""
+        ends: dict[str, object] = {"type": "message_delta", "delta": self._answer.stop(), "usage": self._answer.usage()}
+        return (*self._close(), named_event(ends), named_event({"type": "message_stop"}))
+
+    def _begin(self, piece: Piece) -> list[bytes]:
+        """Begin the block of a piece, and end the one before."""
+        events = self._close()
+        self._index += 1
+        self._kind = type(piece)
+        block = _tool_use(self._answer, piece) if isinstance(piece, Call) else _empty_block(self._kind)
+        begin = {"type": "content_block_start", "index": self._index, "content_block": block}
+        index, kind = self._index, self._kind
+        self._said = TextEvent(
+            lambda text: {"type": "content_block_delta", "index": index, "delta": _delta(kind, text)}, named_event
+        )
+        return [*events, named_event(begin)]
+
+    def _close(self) -> list[bytes]:
+        if self._kind is None:
+            return []
+        return [named_event({"type": "content_block_stop", "index": self._index})]
 
 
 def _empty_block(kind: type[Piece]) -> dict[str, object]:
@@ -200,14 +210,10 @@ def _tool_use(answer: _Answer, call: Call) -> dict[str, object]:
     return {"type": "tool_use", "id": new_call_id(answer.answers.turn.front), "name": call.name, "input": {}}
 
 
-def _delta(piece: Piece) -> dict[str, object]:
-    match piece:
-        case Text():
-            return {"type": "text_delta", "text": piece.text}
-        case Thought():
-            return {"type": "thinking_delta", "thinking": piece.text}
-        case Call():
-            return {"type": "input_json_delta", "partial_json": piece.arguments}
+def _delta(kind: type[Piece], text: str) -> dict[str, object]:
+    if kind is Call:
+        return {"type": "input_json_delta", "partial_json": text}
+    return {"type": "text_delta", "text": text} if kind is Text else {"type": "thinking_delta", "thinking": text}
 
 
 def _read_sampling(fields: Fields) -> SamplingParams:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from runtime.generation import End, Generation, Prompt, TokenLogprob
+from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
+from runtime.merged import merged
 from runtime.text.answer_form import AnswerReader
 from runtime.text.pieces import Call, Piece
 from wire.errors import Cancelled, Refused
@@ -19,7 +20,6 @@ from wire.sampling import MAX_LOGIT_BIAS, SamplingParams
 from .chat_prompt import Chat, ChatPrompt, rendered
 from .front import Front
 from .place import Place
-from .sse import merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,11 @@ class Answers:
     turn: Turn
     generations: Sequence[Generation]
     counts: list[Count] = field(init=False)
+    _readers: list[AnswerReader] = field(init=False)
 
     def __post_init__(self) -> None:
         self.counts = [Count() for _ in self.generations]
+        self._readers = [self.turn.reader() for _ in self.generations]
 
     async def steps(self) -> AsyncIterator[tuple[int, Step]]:
         """The steps of all answers, each with its answer's index.
@@ -81,33 +83,44 @@ class Answers:
         Raises:
             AxilError: one of them failed, or somebody aborted it.
         """
-        readers = [self.turn.reader() for _ in self.generations]
-        over: set[int] = set()
         async for i, delta in merged(self.generations):
-            if i in over:
-                continue
-            reader, count, end = readers[i], self.counts[i], delta.end
-            if end is not None and end.reason == "cancelled":
-                raise Cancelled(end.message or "the request was aborted.")
-            num_before = reader.num_thought_characters
-            pieces = reader.push(delta.text)
-            if num_thought := reader.num_thought_characters - num_before:
-                # Of tokens that came together, the share of their text.
-                count.thought_tokens += round(len(delta.token_ids) * num_thought / max(num_thought, len(delta.text)))
-            if end is not None:
-                pieces += reader.flush()
-            if self.turn.chat.tools.is_single and (num := _num_up_to_call(pieces)):
-                # Who wants one call at a time has the whole answer.
-                pieces = pieces[:num]
-                if end is None:
-                    end = End("stop")
-                    self.generations[i].finish()
-            count.calls += sum(isinstance(piece, Call) for piece in pieces)
-            if end is not None:
-                over.add(i)
-            yield i, Step(pieces, delta.logprobs, end)
-            if len(over) == len(self.generations):
-                return
+            yield i, self.step(i, delta)
+
+    def step(self, i: int, delta: Delta) -> Step:
+        """What a delta of the i-th answer brings.
+
+        Raises:
+            Cancelled: somebody aborted it.
+        """
+        reader, count, end = self._readers[i], self.counts[i], delta.end
+        if end is not None and end.reason == "cancelled":
+            raise Cancelled(end.message or "the request was aborted.")
+        num_before = reader.num_thought_characters
+        pieces = reader.push(delta.text) if delta.text else []
+        if num_thought := reader.num_thought_characters - num_before:
+            # Of tokens that came together, the share of their text.
+            count.thought_tokens += round(len(delta.token_ids) * num_thought / max(num_thought, len(delta.text)))
+        if end is not None:
+            pieces += reader.flush()
+        if self.turn.chat.tools.is_single:
+            pieces = self._up_to_one_call(i, pieces)
+        count.calls += sum(isinstance(piece, Call) for piece in pieces)
+        return Step(pieces, delta.logprobs, end)
+
+    def _up_to_one_call(self, i: int, pieces: list[Piece]) -> list[Piece]:
+        """Who wants one call at a time has the whole answer with it."""
+        if self.counts[i].calls:
+            return []
+        num = next((k + 1 for k, piece in enumerate(pieces) if isinstance(piece, Call)), 0)
+        if not num:
+            return pieces
+        self.generations[i].finish()
+        return pieces[:num]
+
+    @property
+    def num_thought_tokens(self) -> int:
+        """Tokens of thoughts in all answers."""
+        return sum(count.thought_tokens for count in self.counts)
 
 
 async def prepared(front: Front, chat: Chat, sampling: SamplingParams, *, with_thoughts: bool = True) -> Turn:
@@ -158,8 +171,3 @@ def prompts_of(turn: Turn, place: Place, *, request_id: str, num_samples: int = 
         shown_ids=turn.shown_ids,
     )
     return prompt.samples(num_samples)
-
-
-def _num_up_to_call(pieces: list[Piece]) -> int:
-    """How many pieces there are up to the first call; 0 without one."""
-    return next((k + 1 for k, piece in enumerate(pieces) if isinstance(piece, Call)), 0)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_answers, check_num_prompts
+from runtime.merged import merged
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import RANGES, SamplingParams
@@ -34,7 +35,6 @@ from .sampling import (
     read_sampling,
 )
 from .schema import boolean, either, for_each, integer, list_of, one_or_list, ranged, record, string, unsupported
-from .sse import merged
 from .structured import FORM_FIELDS, read_grammar
 
 DEFAULT_NEW_TOKENS = 128

@@ -17,8 +17,7 @@ from runtime.feed import Feed
 from runtime.generation import Delta, Generation
 from wire.errors import AxilError, Broken
 
-from .errors import in_stream
-from .events import DONE, event
+from .events import PLAIN_ENDING, Ending
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +38,14 @@ class Events(Protocol):
 
 
 async def stream(
-    request: web.Request, generations: Sequence[Generation], events: Events, *, request_id: str
+    request: web.Request,
+    generations: Sequence[Generation],
+    events: Events,
+    *,
+    request_id: str,
+    ending: Ending = PLAIN_ENDING,
 ) -> web.StreamResponse:
-    """Send the events of `generations` as they come, then `[DONE]`; an error after the first is sent as an event.
+    """Send the events of `generations` as they come, then the API's ending, also after an error behind the first.
 
     Raises:
         AxilError: before the first event, so that the answer can have its true status.
@@ -67,28 +71,28 @@ async def stream(
     for each in early:
         await response.write(each)
     written = _Written(request, response)
-    for each in await _rest(request, feed, events, request_id):
+    for each in await _rest(request, feed, events, request_id, ending):
         await response.write(each)
     await response.write_eof()
     return response
 
 
-async def _rest(request: web.Request, feed: Feed, events: Events, request_id: str) -> list[bytes]:
+async def _rest(request: web.Request, feed: Feed, events: Events, request_id: str, ending: Ending) -> Sequence[bytes]:
     """Let the feed write what is still to come; returns the events that end the stream."""
     try:
         while not feed.is_over:
             await feed.run()
             await request.writer.drain()  # after a pause: until the client has read
-        return [*events.last(), DONE]
+        return [*events.last(), *ending.good]
     except AxilError as error:
         if isinstance(error, Broken):
             log.error("broken request_id=%s: %s", request_id, error.message)
-        return [event(in_stream(error)), DONE]
+        return ending.bad(error)
     except (asyncio.CancelledError, ConnectionError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("broken request_id=%s", request_id)
-        return [event(in_stream(Broken("internal error; the server's log has the traceback."))), DONE]
+        return ending.bad(Broken("internal error; the server's log has the traceback."))
 
 
 class _Written:

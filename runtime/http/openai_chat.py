@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from runtime.generation import TokenLogprob
+from runtime.generation import Delta, TokenLogprob
 from runtime.text.pieces import Call, Piece, Text, Thought
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
@@ -16,14 +16,15 @@ from wire.sampling import RANGES, SamplingParams
 from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat
 from .chat_turn import Answers, Step, prepared, prompts_of
 from .errors import json_response, spelled
+from .events import TextEvent, event
 from .fields import Fields
 from .front import FRONT
+from .live import stream
 from .openai import OPENAI_FIELDS, Answering, begin, finish, new_call_id, read_openai_sampling
 from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .route import Route
 from .sampling import read_num_samples
 from .schema import boolean, ranged, record, unsupported
-from .sse import respond
 
 CHAT_BODY = record(
     {
@@ -72,7 +73,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         async with front.generator.start_all(prompts, times) as generations:
             answers = Answers(turn, generations)
             if answering.is_stream:
-                return await respond(request, _frames(answering, answers), request_id=answering.id)
+                return await stream(request, generations, _Events(answering, answers), request_id=answering.id)
             body = await _whole(answering, answers)
     return json_response(body, headers={"X-Request-Id": answering.id})
 
@@ -124,34 +125,63 @@ async def _whole(answering: Answering, answers: Answers) -> dict[str, object]:
         }
         for i, message in enumerate(messages)
     ]
-    return {**answering.whole(choices, answers.generations, _num_thought(answers)), "object": "chat.completion"}
+    return {**answering.whole(choices, answers.generations, answers.num_thought_tokens), "object": "chat.completion"}
 
 
-async def _frames(answering: Answering, answers: Answers) -> AsyncGenerator[dict[str, object], None]:
-    tokenizer = answers.turn.front.generator.tokenizer
-    with_logprobs = answers.turn.sampling.num_top_logprobs is not None
-    begun: set[int] = set()
-    num_calls = [0 for _ in answers.generations]
+class _Events:
+    """The chunks of a stream."""
 
-    def chunk(i: int, delta: dict[str, object], **more: object) -> dict[str, object]:
-        choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": None, **more}
-        return answering.chunk([choice], [answers.generations[i]], answers.counts[i].thought_tokens)
+    def __init__(self, answering: Answering, answers: Answers) -> None:
+        self._answering = answering
+        self._answers = answers
+        self._tokenizer = answers.turn.front.generator.tokenizer
+        self._with_logprobs = answers.turn.sampling.num_top_logprobs is not None
+        self._begun: set[int] = set()
+        self._num_calls = [0 for _ in answers.generations]
+        with_more = answering.with_usage_in_each or self._with_logprobs
+        self._texts = [] if with_more else [self._text_event(i) for i in range(len(answers.generations))]
 
-    async for i, step in answers.steps():
-        if i not in begun:
-            begun.add(i)
-            yield chunk(i, {"role": "assistant", "content": ""})
-        logprobs = _logprobs(step.logprobs, tokenizer) if with_logprobs and step.logprobs else None
-        for delta in _deltas(step.pieces, answers, num_calls[i]):
-            yield chunk(i, delta, logprobs=logprobs)
+    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
+        """The chunks of a delta that has something to tell."""
+        step = self._answers.step(i, delta)
+        if self._texts and i in self._begun and step.end is None:
+            match step.pieces:
+                case []:
+                    return ()
+                case [Text(text)]:
+                    return (self._texts[i].of(text),)
+        return [event(body) for body in self._chunks(i, step)]
+
+    def last(self) -> Sequence[bytes]:
+        """The usage, for those who asked for it."""
+        return self._answering.last_events(self._answers.generations, self._answers.num_thought_tokens)
+
+    def _chunks(self, i: int, step: Step) -> Iterator[dict[str, object]]:
+        if i not in self._begun:
+            self._begun.add(i)
+            yield self._chunk(i, {"role": "assistant", "content": ""})
+        logprobs = _logprobs(step.logprobs, self._tokenizer) if self._with_logprobs and step.logprobs else None
+        for delta in _deltas(step.pieces, self._answers, self._num_calls[i]):
+            yield self._chunk(i, delta, logprobs=logprobs)
             logprobs = None
         if logprobs is not None:
-            yield chunk(i, {"content": ""}, logprobs=logprobs)
-        num_calls[i] = answers.counts[i].calls
+            yield self._chunk(i, {"content": ""}, logprobs=logprobs)
+        self._num_calls[i] = self._answers.counts[i].calls
         if step.end is not None:
-            yield chunk(i, {}, **_finish(step, answers, i))
-    if answering.with_usage:
-        yield answering.usage_chunk(answers.generations, _num_thought(answers))
+            yield self._chunk(i, {}, **_finish(step, self._answers, i))
+
+    def _chunk(self, i: int, delta: dict[str, object], **more: object) -> dict[str, object]:
+        answers = self._answers
+        return self._answering.chunk(
+            [_choice(i, delta, **more)], [answers.generations[i]], answers.counts[i].thought_tokens
+        )
+
+    def _text_event(self, i: int) -> TextEvent:
+        return self._answering.text_event(lambda text: _choice(i, {"content": text}))
+
+
+def _choice(i: int, delta: dict[str, object], **more: object) -> dict[str, object]:
+    return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None, **more}
 
 
 def _deltas(pieces: Sequence[Piece], answers: Answers, num_calls: int) -> list[dict[str, object]]:
@@ -181,10 +211,6 @@ def _finish(step: Step, answers: Answers, i: int) -> dict[str, object]:
     if ending["finish_reason"] == "stop" and answers.counts[i].calls:
         return ending | {"finish_reason": "tool_calls"}
     return ending
-
-
-def _num_thought(answers: Answers) -> int:
-    return sum(count.thought_tokens for count in answers.counts)
 
 
 def _read_sampling(fields: Fields) -> SamplingParams:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from runtime.generation import Delta, Generation, Prompt, TokenLogprob
 from runtime.generator import check_num_answers, check_num_prompts
+from runtime.merged import merged
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import RANGES
@@ -24,7 +25,6 @@ from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .route import Route
 from .sampling import read_num_samples
 from .schema import boolean, either, integer, list_of, ranged, record, string, unsupported
-from .sse import merged
 
 DEFAULT_NEW_TOKENS = 16
 

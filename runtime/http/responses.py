@@ -6,20 +6,22 @@ import functools
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from runtime.generation import End
+from runtime.generation import Delta, End
 from runtime.text.grammar import json_grammar
 from wire.errors import AxilError, Refused
 from wire.sampling import RANGES, Grammar, SamplingParams
 
-from .chat_turn import Answers, prepared, prompts_of
+from .chat_turn import Answers, Step, prepared, prompts_of
 from .errors import json_response, spelled
+from .events import Ending, named_event
 from .fields import Fields
 from .front import FRONT, Front
+from .live import stream
 from .openai import check_model, new_call_id, read_json
 from .openai_chat import logprob_entries
 from .place import OPENAI_PLACE_FIELDS, read_openai_place
@@ -28,7 +30,6 @@ from .responses_items import Items
 from .route import Route
 from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
 from .schema import anything, boolean, list_of, mapping, ranged, record, shown, string, unsupported
-from .sse import StreamForm, named_frame, respond
 
 _BODY = record(
     {
@@ -85,10 +86,10 @@ async def responses(request: web.Request) -> web.StreamResponse:
             answer = _Answer(Answers(turn, generations), echo)
             headers = {"X-Request-Id": str(echo["id"])}
             if is_stream:
-                form = StreamForm(frame=named_frame, error=answer.failed, end=b"")
-                return await respond(request, answer.events(), request_id=str(echo["id"]), form=form)
-            async for _ in answer.events():
-                pass
+                ending = Ending(good=(), bad=lambda error: (named_event(answer.failed(error)),))
+                return await stream(request, generations, answer, request_id=str(echo["id"]), ending=ending)
+            async for _, step in answer.answers.steps():
+                answer.add(step)
     return json_response(answer.body(), headers=headers)
 
 
@@ -100,32 +101,42 @@ class _Answer:
     echo: dict[str, object]
     items: Items = field(init=False)
     end: End | None = None
+    is_begun: bool = False
     number: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         front = self.answers.turn.front
         self.items = Items(_new_id, functools.partial(new_call_id, front))
 
-    async def events(self) -> AsyncGenerator[dict[str, object], None]:
-        """All events, in their order."""
-        tokenizer = self.answers.turn.front.generator.tokenizer
-        is_begun = False
-        async for _, step in self.answers.steps():
-            if not is_begun:
-                is_begun = True
-                yield self._numbered({"type": "response.created", "response": self.body()})
-                yield self._numbered({"type": "response.in_progress", "response": self.body()})
-            logprobs = logprob_entries(step.logprobs, tokenizer)
-            for piece in step.pieces:
-                for event in self.items.add(piece, logprobs):
-                    yield self._numbered(event)
-                logprobs = []
-            if step.end is not None:
-                for event in self.items.close(is_whole=step.end.reason == "stop"):
-                    yield self._numbered(event)
-                self.end = step.end
+    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
+        """The events of a delta."""
+        events = self.add(self.answers.step(i, delta))
+        if not self.is_begun:
+            self.is_begun = True
+            begun = {**self.echo, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+            events = [
+                {"type": "response.created", "response": begun},
+                {"type": "response.in_progress", "response": begun},
+                *events,
+            ]
+        return [named_event(self._numbered(each)) for each in events]
+
+    def last(self) -> Sequence[bytes]:
+        """The event that has the whole response."""
         kind = "response.incomplete" if self.end is not None and self.end.reason == "length" else "response.completed"
-        yield self._numbered({"type": kind, "response": self.body()})
+        return (named_event(self._numbered({"type": kind, "response": self.body()})),)
+
+    def add(self, step: Step) -> list[dict[str, object]]:
+        """Add what has come; gives the events that tell of it."""
+        logprobs = logprob_entries(step.logprobs, self.answers.turn.front.generator.tokenizer)
+        events: list[dict[str, object]] = []
+        for piece in step.pieces:
+            events += self.items.add(piece, logprobs)
+            logprobs = []
+        if step.end is not None:
+            events += self.items.close(is_whole=step.end.reason == "stop")
+            self.end = step.end
+        return events
 
     def failed(self, error: AxilError) -> dict[str, object]:
         """The event that ends a stream with an error."""
