@@ -142,12 +142,14 @@ async def _blocks(answer: _Answer) -> list[dict[str, object]]:
     blocks: list[dict[str, object]] = []
     for kind, group in itertools.groupby(pieces, type):
         run = list(group)
-        calls = [
-            _tool_use(answer, call) | {"input": json.loads(call.arguments)} for call in run if isinstance(call, Call)
-        ]
+        calls = [_whole_call(answer, each) for each in run if isinstance(each, Call)]
         text = "".join(each.text for each in run if not isinstance(each, Call))
         blocks += calls or [_empty_block(kind) | {"text" if kind is Text else "thinking": text}]
     return blocks
+
+
+def _whole_call(answer: _Answer, call: Call) -> dict[str, object]:
+    return _tool_use(answer, call) | {"input": json.loads(call.arguments)}
 
 
 class _Events:
