@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from runtime.generation import MAX_CACHE_TTL_S
 from wire.errors import Refused
 
-from .cache_hints import HINT_FIELDS, MAX_CACHE_TTL_S, read_cache_priority, read_cache_ttl_s
+from .cache_hints import HINT_FIELDS, read_cache_priority, read_cache_ttl_s
 from .fields import Fields
 from .sampling import CACHE_FIELDS, read_priority, read_salt
 from .schema import Schema, record, shown, string
