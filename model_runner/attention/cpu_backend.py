@@ -19,6 +19,7 @@ from torch import Tensor
 from model_runner.batch import BatchPlan
 from model_runner.errors import StartError
 from model_runner.kernels.library import Int, Library, Pointer, huge_tensor
+from model_runner.kernels.stack import Work
 from model_runner.kv_pool import KVPool
 
 from .backend import AttentionSpec, Capabilities
@@ -62,6 +63,19 @@ class CpuStep:
     step: _Step
     work: dict[int | None, _Work]
 
+    def whole_work(self) -> tuple[Work, ...]:
+        """The work of the windows, in the order of `CpuAttention.windows`, for all layers in one call."""
+        return tuple(
+            Work(
+                work.items.ctypes.data,
+                len(work.items),
+                work.tiles.ctypes.data,
+                len(work.tiles),
+                work.partials.data_ptr(),
+            )
+            for work in self.work.values()
+        )
+
 
 class CpuAttention:
     """Blocked pages, float32 and bfloat16 storage, float32 arithmetic."""
@@ -76,8 +90,10 @@ class CpuAttention:
 
     def __init__(self, spec: AttentionSpec, library: Library) -> None:
         self._spec = spec
-        self._windows = dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers))
-        self._layers: tuple[Tensor, ...] = ()
+        self.windows = tuple(dict.fromkeys(spec.window(layer) for layer in range(spec.num_layers)))
+        """The distinct ones of all layers."""
+        self.layers: tuple[Tensor, ...] = ()
+        """The pool, by layer."""
         function = library.function
         self._plan = function("axil_attention_plan", Int, *4 * [Pointer], Int, Int, Int, *3 * [Pointer])
         self._forward = function(
@@ -101,7 +117,7 @@ class CpuAttention:
         """
         spec = self._spec
         try:
-            self._layers = tuple(
+            self.layers = tuple(
                 huge_tensor((num_pages, self._page_elements), spec.dtype) for _ in range(spec.num_layers)
             )
         except OSError as error:
@@ -109,7 +125,7 @@ class CpuAttention:
                 f"the system refused to reserve a KV pool of {num_pages * spec.page_tokens} tokens ({error.strerror}); "
                 "lower --max-total-tokens or --mem-fraction"
             ) from error
-        return KVPool(num_pages=num_pages, page_tokens=spec.page_tokens, layers=self._layers)
+        return KVPool(num_pages=num_pages, page_tokens=spec.page_tokens, layers=self.layers)
 
     def begin_step(self, batch: BatchPlan) -> CpuStep:
         """Cut the rows into work items."""
@@ -125,7 +141,7 @@ class CpuAttention:
             spec.scale,
             spec.softcap or 0.0,
         )
-        return CpuStep(batch=batch, step=step, work={window: self._work(batch, window) for window in self._windows})
+        return CpuStep(batch=batch, step=step, work={window: self._work(batch, window) for window in self.windows})
 
     def forward(
         self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, handle: CpuStep, out_TNH: Tensor
@@ -135,7 +151,7 @@ class CpuAttention:
         is_direct = out_TNH.dtype == torch.float32 and out_TNH.is_contiguous()
         out = out_TNH if is_direct else torch.empty(out_TNH.shape)
         window = self._spec.window(layer)
-        work, pool = handle.work[window], self._layers[layer]
+        work, pool = handle.work[window], self.layers[layer]
         self._forward(
             ctypes.byref(handle.step),
             pool.data_ptr(),

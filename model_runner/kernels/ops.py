@@ -25,7 +25,10 @@ class KernelOps:
     DTYPES: ClassVar = (torch.float32, torch.bfloat16)
     """Of weights."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, is_whole: bool = True) -> None:
+        self.library = library
+        self.is_whole = is_whole
+        """Whether all layers may run in one call, where attention is the kernels' too."""
         function = library.function
         self._linears = LinearKernels(library)
         self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)

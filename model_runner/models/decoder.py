@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,9 @@ from model_runner.attention.backend import AttentionBackend
 from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_linear, make_norm, make_rotary
 from model_runner.model_config import ModelConfig
 from model_runner.ops import Activation, Heads, Ops, TorchOps
+
+from .layer import Layer
+from .whole import WholeLayers, whole_layers
 
 Handle = TypeVar("Handle")
 
@@ -46,21 +49,6 @@ class DecoderShape:
 
 
 @dataclass(slots=True, kw_only=True)
-class Layer:
-    """One layer's parameters; q, k, v and gate, up are fused."""
-
-    input_norm: RMSNorm
-    qkv: AnyLinear
-    heads: Heads
-    output: AnyLinear
-    attention_output_norm: RMSNorm | None
-    mlp_norm: RMSNorm
-    gate_up: AnyLinear
-    down: AnyLinear
-    mlp_output_norm: RMSNorm | None
-
-
-@dataclass(slots=True, kw_only=True)
 class Decoder:
     """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied.
 
@@ -76,6 +64,8 @@ class Decoder:
     rotary: Rotary
     local_rotary: Rotary
     ops: Ops
+    whole: tuple[AttentionBackend[Any], WholeLayers | None] | None = None
+    """What runs all layers at once over the pool of the backend seen last."""
 
     @property
     def vocabulary(self) -> int:
@@ -94,6 +84,9 @@ class Decoder:
         angles = local_angles = ops.angles(self.rotary, positions_T)
         if self.local_rotary is not self.rotary:
             local_angles = ops.angles(self.local_rotary, positions_T)
+        whole = self._whole(backend)
+        if whole is not None:
+            return whole(hidden_TD, (angles, local_angles), handle)
         out_TNH = hidden_TD.new_empty(len(token_ids_T), self.config.num_heads, self.config.head_dim)
         mlp_TD: Tensor | None = None  # of the layer before, still to be added
         for index, layer in enumerate(self.layers):
@@ -115,6 +108,12 @@ class Decoder:
         logits_BV = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
         cap = self.config.final_softcap
         return logits_BV if cap is None else self.ops.softcapped(logits_BV, cap)
+
+    def _whole(self, backend: AttentionBackend[Any]) -> WholeLayers | None:
+        """All layers in one call, where ops and attention have that."""
+        if self.whole is None or self.whole[0] is not backend:
+            self.whole = (backend, whole_layers(self.layers, self.config, self.shape.activation, self.ops, backend))
+        return self.whole[1]
 
     def pack(self) -> None:
         """Pack all linears, once their weights are written; frees each weight before it takes the next."""

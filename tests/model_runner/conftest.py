@@ -170,10 +170,13 @@ def embedded_config_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load_embedded(path: Path, dtype: torch.dtype) -> Decoder:
-    """The embedded model in a serving dtype."""
-    model = make_model(parse_model_config(EMBEDDED_CONFIG), dtype)
+def load_embedded(path: Path, dtype: torch.dtype, *, library: Library | None = None) -> Decoder:
+    """The embedded model in a serving dtype; packed, if it is to run in kernels."""
+    ops = None if library is None else KernelOps(library)
+    model = make_model(parse_model_config(EMBEDDED_CONFIG), dtype, ops)
     load_weights(model, path, lambda done, total: None)
+    if library is not None:
+        model.pack()
     return model
 
 
