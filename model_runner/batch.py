@@ -64,8 +64,9 @@ def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPla
         FatalError: a row is not live, lacks pages, or its tokens are not what the plan says.
     """
     decodes = np.frombuffer(plan.decodes, np.int32)
-    rows = np.array([*decodes.tolist(), *(chunk.row for chunk in plan.chunks)], np.int64)
-    if not table.sampling.keys() >= set(rows.tolist()) or len(set(rows.tolist())) != len(rows):
+    rows = np.concatenate((decodes.astype(np.int64), np.array([chunk.row for chunk in plan.chunks], np.int64)))
+    distinct = set(rows.tolist())
+    if len(distinct) != len(rows) or not table.sampling.keys() >= distinct:
         raise FatalError(f"the plan runs rows {rows.tolist()}, live are {sorted(table.sampling)}")
     extend = np.ones(len(rows), np.int64)
     extend[len(decodes) :] = [len(chunk.token_ids) // TOKEN_BYTES for chunk in plan.chunks]
