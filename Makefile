@@ -7,9 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.t
 EDITABLE := --config-settings editable_mode=compat
 MODEL ?=
 SERVE_FLAGS ?=
+GPU_BUILD_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check bench docs size clean
+.PHONY: help setup setup-dev serve test check bench docs gpu-build size clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -58,6 +59,9 @@ test: check ## everything
 
 bench: setup-dev ## the load client against a server of the embedded model
 	$(BIN)/python -m bench.serve --launch
+
+gpu-build: setup-dev ## compile FlashInfer's kernels for a GPU elsewhere into build/flashinfer (GPU_BUILD_FLAGS='…')
+	$(BIN)/python -m model_runner.flashinfer_build build/flashinfer $(GPU_BUILD_FLAGS)
 
 docs: setup-dev ## write docs/flags.md and docs/messages.md out of the code
 	$(BIN)/python -m runtime.docs

@@ -14,6 +14,11 @@ from .host import free_memory_bytes
 log = logging.getLogger(__name__)
 
 
+def has_flashinfer() -> bool:
+    """Whether the package of GPU kernels is installed."""
+    return find_spec("flashinfer") is not None
+
+
 def resolve_device(name: str) -> torch.device:
     """The device of `--device`; "auto" is CUDA's current one where it and the package for its attention are there.
 
@@ -21,7 +26,7 @@ def resolve_device(name: str) -> torch.device:
         StartError: CUDA is asked for and there is none.
     """
     has_cuda = torch.cuda.is_available()
-    if name == "auto" and has_cuda and find_spec("flashinfer") is None:
+    if name == "auto" and has_cuda and not has_flashinfer():
         log.warning("computing on the CPU, though there is a CUDA device: flashinfer-python is not installed")
         has_cuda = False
     if name == "cpu" or (name == "auto" and not has_cuda):

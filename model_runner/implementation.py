@@ -10,7 +10,7 @@ import torch
 
 from .attention.backend import AttentionSpec
 from .config import RunnerConfig, RunnerLaunch
-from .device import free_bytes
+from .device import free_bytes, has_flashinfer
 from .errors import StartError
 from .host import usable_cores
 from .kernels.library import Library
@@ -74,7 +74,7 @@ def build(
                 raise ValueError(f"{unknown}; {error}") from error
         case _:
             model_config = parse_model_config(raw)
-            return _build_own(launch, model_config, dtype, device, _make_ops(library, dtype), on_progress)
+            return _build_own(launch, model_config, dtype, device, _make_ops(library, dtype, device), on_progress)
 
 
 def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
@@ -91,7 +91,11 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
-def _make_ops(library: Library | None, dtype: torch.dtype) -> Ops:
+def _make_ops(library: Library | None, dtype: torch.dtype, device: torch.device) -> Ops:
+    if device.type == "cuda" and has_flashinfer():
+        from .flashinfer_ops import FlashInferOps  # takes seconds, and is there with the extra only
+
+        return FlashInferOps()
     return TorchOps() if library is None or dtype not in KernelOps.DTYPES else KernelOps(library)
 
 

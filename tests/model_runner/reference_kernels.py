@@ -16,6 +16,7 @@ from unittest import mock
 
 import flashinfer
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 PLAN_ARGUMENTS = 20
@@ -126,6 +127,71 @@ class SamplingModule:
         return (kept / kept.sum(-1, keepdim=True)).float()
 
 
+class NormModule:
+    """What `get_norm_module` gives, as far as it is used."""
+
+    def rmsnorm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float, enable_pdl: bool) -> None:
+        _check_rows(x, out, weight)
+        assert not enable_pdl
+        scale = (x.float().square().mean(-1, keepdim=True) + eps).rsqrt()
+        out.copy_(x.float() * scale * weight.float())
+
+    def fused_add_rmsnorm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, enable_pdl: bool) -> None:
+        _check_rows(x, residual, weight)
+        assert x.is_contiguous()
+        assert residual.is_contiguous()
+        residual.add_(x)
+        self.rmsnorm(x, residual, weight, eps, enable_pdl)
+
+
+class RopeModule:
+    """What `get_rope_module` gives, as far as it is used."""
+
+    def apply_rope_pos_ids_cos_sin_cache(
+        self,
+        q: Tensor,
+        k: Tensor,
+        q_out: Tensor,
+        k_out: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        is_interleaved: bool,
+    ) -> None:
+        assert not is_interleaved
+        assert cos_sin.dtype == torch.float32
+        assert positions.dtype in (torch.int32, torch.int64)
+        half = cos_sin.shape[1] // 2
+        assert q.shape[-1] == k.shape[-1] == 2 * half
+        cos, sin = cos_sin[positions][:, None].split(half, dim=-1)
+        for x, out in ((q, q_out), (k, k_out)):
+            assert x.stride(-1) == 1
+            first, second = x.float().split(half, dim=-1)
+            out.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+
+
+class ActivationModule:
+    """What `get_act_and_mul_module` gives."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def silu_and_mul(self, out: Tensor, x: Tensor, enable_pdl: bool) -> None:
+        assert self._name == "silu"
+        gate, up = x.float().chunk(2, dim=-1)
+        out.copy_(F.silu(gate) * up)
+
+    def gelu_tanh_and_mul(self, out: Tensor, x: Tensor, enable_pdl: bool) -> None:
+        assert self._name == "gelu_tanh"
+        gate, up = x.float().chunk(2, dim=-1)
+        out.copy_(F.gelu(gate, approximate="tanh") * up)
+
+
+def _check_rows(x: Tensor, other: Tensor, weight: Tensor) -> None:
+    assert x.dtype == other.dtype == weight.dtype
+    assert x.stride(-1) == other.stride(-1) == 1
+    assert x.shape[-1] * x.dtype.itemsize % 16 == 0
+
+
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float, window_left: int, is_causal: bool
 ) -> Tensor:
@@ -155,6 +221,10 @@ def reference_kernels(*, is_recorded: bool = True) -> Iterator[list[Call]]:
         mock.patch.object(flashinfer.prefill, "get_batch_prefill_module", module),
         mock.patch.object(flashinfer.decode, "get_batch_prefill_module", module),
         mock.patch.object(flashinfer.sampling, "get_sampling_module", SamplingModule),
+        mock.patch.object(flashinfer.norm, "_USE_CUDA_NORM", True),
+        mock.patch.object(flashinfer.norm, "get_norm_module", NormModule),
+        mock.patch.object(flashinfer.rope, "get_rope_module", RopeModule),
+        mock.patch.object(flashinfer.activation, "get_act_and_mul_module", ActivationModule),
         ExitStack() as spies,
     ):
         for wrapper in WRAPPERS if is_recorded else ():

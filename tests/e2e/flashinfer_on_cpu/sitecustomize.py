@@ -9,8 +9,10 @@ import sys
 if "model_runner.process" in sys.orig_argv:
     import torch
 
+    from model_runner import implementation
     from model_runner.attention import choice
     from model_runner.attention.flashinfer_backend import FlashInferAttention
+    from model_runner.flashinfer_ops import FlashInferOps
     from tests.model_runner.reference_kernels import reference_kernels
 
     def make_backend(name, spec, device, library, *, max_graph_rows):  # noqa: ANN001, ANN201
@@ -21,3 +23,4 @@ if "model_runner.process" in sys.orig_argv:
     entered = reference_kernels(is_recorded=False)
     entered.__enter__()
     choice.make_backend = make_backend
+    implementation._make_ops = lambda library, dtype, device: FlashInferOps()

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model_runner.flashinfer_ops import FlashInferOps
+from model_runner.layers import RMSNorm
+from model_runner.model_config import read_model_config
+from model_runner.models.decoder import Decoder
+from model_runner.models.registry import make_model
+from model_runner.ops import TorchOps
+from model_runner.weights import load_weights
+
+from .bed import Bed
+from .conftest import load_directory, save_tiny
+from .reference_kernels import reference_kernels
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with reference_kernels(is_recorded=False):
+        yield
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-biases", "llama-yarn-rope", "qwen3", "gemma3"])
+def test_a_family_gives_the_logits_that_it_gives_in_torch(name: str, tmp_path: Path) -> None:
+    save_tiny(name, tmp_path)
+    fused: Decoder = make_model(read_model_config(tmp_path / "config.json"), torch.float32, FlashInferOps())
+    load_weights(fused, tmp_path, lambda done, total: None)
+    prompt = [(7 * i) % 199 for i in range(40)]
+    logits, expected = (Bed(model).all_logits(prompt) for model in (fused, load_directory(tmp_path)))
+    assert torch.allclose(logits, expected, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_adding_and_norm_change_the_hidden_states_as_in_torch(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, added = torch.randn(2, 5, 64, generator=generator).to(dtype)
+    norm = RMSNorm(torch.randn(64, generator=generator).to(dtype), 1e-5)
+    expected_hidden = hidden.clone()
+    expected = TorchOps().add_norm(expected_hidden, added.clone(), norm)
+    out = FlashInferOps().add_norm(hidden, added, norm)
+    assert torch.equal(hidden, expected_hidden)
+    assert torch.allclose(out.float(), expected.float(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("features", [64, 12])
+def test_rows_that_the_kernels_can_not_read_go_to_torch(features: int) -> None:
+    x = torch.randn(3, 2 * features, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    out = FlashInferOps().gated(x, "silu")
+    assert torch.allclose(out.float(), TorchOps().gated(x, "silu").float(), rtol=1e-2, atol=1e-2)
