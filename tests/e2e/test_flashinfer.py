@@ -24,7 +24,7 @@ NUM_NEW_TOKENS = 20
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", head_dim=64)
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", head_dim=64, context_tokens=2048)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_warm_prompt_gives_the_cold_one_s_tokens(server: Server) -> None:
 
 async def test_a_client_that_goes_away_frees_its_row(server: Server) -> None:
     async with aiohttp.ClientSession() as session:
-        request = _request([9, 8, 7], 400) | {"stream": True}
+        request = _request([9, 8, 7], 1500) | {"stream": True}
         reply = await session.post(f"http://127.0.0.1:{server.port}/generate", json=request)
         await reply.content.readline()
         reply.close()
