@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from radix.cache import Namespace, PrefixCache
-from radix.node import token_bytes
-from radix.tree import Position
 
 NAMESPACE = Namespace("model", None, "")
 PAGE_TOKENS = 16
@@ -33,17 +31,16 @@ def best_and_middle(measure: Callable[[], float], *, repeats: int) -> list[float
 def chain(num_turns: int, *, is_forked: bool) -> tuple[PrefixCache, Ids]:
     """A conversation that was inserted turn by turn, each with a sibling beside it when `is_forked`."""
     random = np.random.default_rng(7)
-    tokens = random.integers(0, 1 << 17, (num_turns, TURN_TOKENS), np.int32)
+    tokens = random.integers(0, 1 << 17, num_turns * TURN_TOKENS, np.int32)
     siblings = random.integers(0, 1 << 17, (num_turns, TURN_TOKENS), np.int32)
-    pages = TURN_TOKENS // PAGE_TOKENS
-    cache = PrefixCache(num_pages=2 * num_turns * pages, page_tokens=PAGE_TOKENS)
-    end = Position(cache.tree.root(NAMESPACE), 0)
-    for turn in range(num_turns):
-        start = end
-        end, _ = cache.tree.insert(start, token_bytes(tokens[turn]), cache.pool.allocate(pages))
-        if is_forked:
-            cache.tree.insert(cache.tree.settle(start), token_bytes(siblings[turn]), cache.pool.allocate(pages))
-    return cache, tokens.reshape(-1)
+    cache = PrefixCache(num_pages=2 * len(tokens) // PAGE_TOKENS, page_tokens=PAGE_TOKENS)
+    lease = cache.lease(NAMESPACE, tokens, max_reuse_tokens=0)
+    for end in range(TURN_TOKENS, len(tokens) + 1, TURN_TOKENS):
+        cache.extend(lease, end)
+        cache.commit(lease, tokens[:end])
+    for turn in range(num_turns if is_forked else 0):
+        _serve(cache, np.concatenate([tokens[: turn * TURN_TOKENS], siblings[turn]]))
+    return cache, tokens
 
 
 def match_ms(cache: PrefixCache, tokens: Ids) -> float:
@@ -59,9 +56,8 @@ def full_of_leaves(num_leaves: int) -> PrefixCache:
     """A full pool of one-page prompts that share nothing."""
     cache = PrefixCache(num_pages=num_leaves, page_tokens=PAGE_TOKENS)
     tokens = np.random.default_rng(8).integers(0, 1 << 30, (num_leaves, PAGE_TOKENS), np.int32)
-    root = Position(cache.tree.root(NAMESPACE), 0)
     for prompt in tokens:
-        cache.tree.insert(root, token_bytes(prompt), cache.pool.allocate(1))
+        _serve(cache, prompt)
     return cache
 
 
@@ -134,6 +130,12 @@ def bytes_per_cached_token() -> float:
 def middle(values: list[float]) -> float:
     """The median."""
     return float(median(values))
+
+
+def _serve(cache: PrefixCache, tokens: Ids) -> None:
+    lease = cache.lease(NAMESPACE, tokens, max_reuse_tokens=len(tokens))
+    cache.extend(lease, len(tokens))
+    cache.release(lease, tokens)
 
 
 def _ids(random: np.random.Generator, num_tokens: int) -> Ids:

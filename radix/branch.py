@@ -11,7 +11,9 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from .node import TOKEN_BYTES, Node
+from .lease import ROOT, Place
+from .node import TOKEN_BYTES, Namespace
+from .pages import PageId
 
 RANK, AGE = VIEWS = (0, 1)
 """The two orders in which waiters are listed."""
@@ -94,15 +96,16 @@ class Branch:
     key:  [ cached in the tree | nobody has computed it, or only without retiring )
           start              cached                                       end
 
-    `place` is the node of the tree in which `cached` lies, when that is behind `start`. `num_leaders` counts those in
-    and below this branch. `contests` list the members that wait and the branches below of which nothing is cached.
+    `page` is the last cached page of it, where it is reached. `num_leaders` counts those in and below this branch.
+    `contests` list the members that wait and the branches below of which nothing is cached.
     """
 
+    namespace: Namespace
     parent: Branch | None
     start: int
     key: bytearray
     cached: int
-    place: Node | None = None
+    page: PageId | None = None
     children: dict[bytes, Branch] = field(default_factory=dict)
     members: dict[Waiter, None] = field(default_factory=dict)
     num_leaders: int = 0
@@ -123,6 +126,13 @@ class Branch:
     def is_reached(self) -> bool:
         """Whether the tree holds some of it; nothing is cached below a branch that is not covered."""
         return self.parent is None or self.cached > self.start
+
+    @property
+    def place(self) -> Place:
+        """Where the cached part ends; of a branch that is not reached, where its parent ends."""
+        if self.cached > self.start:
+            return Place(self.page, self.cached)
+        return ROOT if self.parent is None else Place(self.parent.page, self.start)
 
     @property
     def is_open(self) -> bool:

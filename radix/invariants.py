@@ -1,7 +1,4 @@
-"""What must hold between the ledger, the tree and the leases: stated for tests, mended in production.
-
-Walks everything, so it is for tests and for a rare audit only.
-"""
+"""What must hold between the ledger, the tree and the leases: stated for tests, mended in production."""
 
 from __future__ import annotations
 
@@ -10,141 +7,131 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from .core import Core, Ledger, Picture, Times
 from .eviction.queue import is_candidate
-from .lease import Lease
+from .lease import Lease, Place
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PageId, PagePool, Pages, pages_of
-from .tree import RadixTree
+from .pages import Owner, PageId, Pages
 
 
-def check(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> None:
-    """Raise AssertionError with detail when an invariant doesn't hold."""
+def check(core: Core, leases: Iterable[Lease]) -> None:
+    """Raise AssertionError with detail when an invariant doesn't hold. O(everything)."""
     leases = list(leases)
-    _check_ledger(pool, tree, leases)
+    tree = core.picture()
     nodes = [node for root in tree.roots.values() for node in root.walk()]
+    _check_ledger(core.ledger, tree, nodes, leases)
     _check_shape(tree, nodes)
     _check_pins(tree, nodes, leases)
-    queued = Counter(map(id, tree.queue.nodes()))
+    queued = Counter(map(id, tree.queued()))
     for node in nodes:
         assert queued[id(node)] == bool(node.queued_as), f"node at {node.start}: {queued[id(node)]} times in the queue"
         assert node.queued_as or not is_candidate(node), f"leaf at {node.start} can't be found by eviction"
 
 
-def quarantine_mismatches(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> int:
-    """Set aside each page that is not held by exactly the owner that the ledger names; returns how many."""
-    if _is_ledger_right(pool, tree, leases):
-        return 0
-    claims: list[list[Owner]] = [[] for _ in range(pool.num_pages)]
-    places: dict[PageId, Node] = {}
-    for owner, page, node in _claims(pool, tree, leases):
-        claims[page].append(owner)
-        if node is not None and not node.is_detached:
-            places[page] = node
-    wrong = [
-        page
-        for page, owners in enumerate(claims)
-        if pool.owner_of(page) != Owner.QUARANTINED and owners != [pool.owner_of(page)]
-    ]
-    for page in wrong:
-        pool.quarantine(page, f"held by {[owner.name.lower() for owner in claims[page]]}")
-    aside = set(wrong)
-    pool.free_ids = pages_of(page for page in pool.free_ids if page not in aside)
-    pool.recount()
-    for page in wrong:
-        if page in places:
-            _forget(tree, places[page], page)
-    return len(wrong)
+def quarantine_mismatches(core: Core, leases: Iterable[Lease], first: int, stop: int) -> int:
+    """Set aside each page of [first, stop) that isn't held by exactly the owner in the ledger; returns how many.
 
-
-def _is_ledger_right(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> bool:
-    """Compare all claims with the ledger in bulk: 400,000 pages in 10,000 nodes take some milliseconds."""
-    ledger = pool.owners()
-    is_usable = ledger != Owner.QUARANTINED
+    O(stop - first) beside one pass in bulk over the free pages and those of requests.
+    """
     leases = list(leases)
-    claims: dict[Owner, Iterable[Pages]] = {
-        Owner.FREE: [pool.free_ids],
-        Owner.TREE: (node.pages for node in [*_attached(tree), *_detached(leases)]),
-        Owner.REQUEST: (lease.own_page_ids for lease in leases),
+    ledger = core.ledger
+    held: dict[Owner, Times] = {
+        Owner.FREE: _times([ledger.free_ids], first, stop),
+        Owner.REQUEST: _times((lease.own_page_ids for lease in leases), first, stop),
+        Owner.TREE: core.held(first, stop),
     }
-    for owner, runs in claims.items():
-        pages = pages_of()
-        for run in runs:
-            pages += run
-        if not pages:
-            times = np.zeros(pool.num_pages, np.int64)
-        else:
-            times = np.bincount(np.frombuffer(pages, np.int32), minlength=pool.num_pages)
-        if (times != (ledger == owner))[is_usable].any():
-            return False
-    return True
+    owners = ledger.owners()[first:stop]
+    is_wrong = np.zeros(stop - first, np.bool_)
+    for owner, times in held.items():
+        is_wrong |= times != (owners == owner)
+    is_wrong &= owners != Owner.QUARANTINED
+    if not is_wrong.any():
+        return 0
+    reasons: dict[PageId, str] = {}
+    for index in np.flatnonzero(is_wrong).tolist():
+        holders = [owner.name.lower() for owner, times in held.items() for _ in range(times[index])]
+        reasons[first + index] = f"held by {holders}"
+    ledger.set_aside(reasons)
+    for page in reasons:
+        core.forget(page)
+    return len(reasons)
 
 
-def _forget(tree: RadixTree, node: Node, page: PageId) -> None:
-    # An earlier page's removal may have split the node or taken it along.
-    current: Node | None = node
-    while current is not None and page not in current.pages:
-        current = current.parent
-    if current is not None and not current.is_detached:
-        tree.detach_page(current, page)
+def _times(runs: Iterable[Pages], first: int, stop: int) -> Times:
+    """Count how often each page of [first, stop) occurs."""
+    times = np.zeros(stop - first, np.intp)
+    for run in runs:
+        if run:
+            pages = np.frombuffer(run, np.int32)
+            within = pages[(pages >= first) & (pages < stop)]
+            if len(within):
+                times += np.bincount(within - first, minlength=stop - first)
+    return times
 
 
-def _claims(pool: PagePool, tree: RadixTree, leases: Iterable[Lease]) -> Iterator[tuple[Owner, PageId, Node | None]]:
+def _claims(ledger: Ledger, tree: Picture, nodes: list[Node], leases: list[Lease]) -> Iterator[tuple[Owner, PageId]]:
     """Say for each page who acts as its owner, whatever the ledger says."""
-    for page in pool.free_ids:
-        yield Owner.FREE, page, None
-    for node in [*_attached(tree), *_detached(leases)]:
+    for page in ledger.free_ids:
+        yield Owner.FREE, page
+    for node in [*nodes, *_detached(tree, leases)]:
         for page in node.pages:
-            yield Owner.TREE, page, node
+            yield Owner.TREE, page
     for lease in leases:
         for page in lease.own_page_ids:
-            yield Owner.REQUEST, page, None
+            yield Owner.REQUEST, page
 
 
-def _attached(tree: RadixTree) -> list[Node]:
-    return [node for root in tree.roots.values() for node in root.walk()]
-
-
-def _detached(leases: Iterable[Lease]) -> list[Node]:
+def _detached(tree: Picture, leases: Iterable[Lease]) -> list[Node]:
     """Find the nodes that only leases still reach."""
     found: dict[Node, None] = {}
-    for lease in leases:
-        for position in (lease.position, lease.copy_source):
-            node: Node | None = position.node if position else None
-            while node is not None:
-                if node.is_detached:
-                    found[node] = None
-                node = node.parent
+    for place in _pinned(leases):
+        node = tree.node_at(place)
+        while node is not None:
+            if node.is_detached:
+                found[node] = None
+            node = node.parent
     return list(found)
 
 
-def _check_ledger(pool: PagePool, tree: RadixTree, leases: list[Lease]) -> None:
+def _pinned(leases: Iterable[Lease]) -> Iterator[Place]:
+    """Give the places that leases pin: where each ends, and what it copies from."""
+    for lease in leases:
+        yield lease.place
+        if lease.copy_source is not None:
+            yield lease.copy_source
+
+
+def _check_ledger(ledger: Ledger, tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:
     holders: dict[PageId, Owner] = {}
-    for owner, page, _ in _claims(pool, tree, leases):
-        if pool.owner_of(page) == Owner.QUARANTINED and owner != Owner.FREE:
+    for owner, page in _claims(ledger, tree, nodes, leases):
+        if ledger.owner_of(page) == Owner.QUARANTINED and owner != Owner.FREE:
             continue
         assert page not in holders, f"page {page}: held by {holders[page].name} and {owner.name}"
-        assert pool.owner_of(page) == owner, (
-            f"page {page}: {owner.name} has it, the ledger says {pool.owner_of(page).name}"
+        assert ledger.owner_of(page) == owner, (
+            f"page {page}: {owner.name} has it, the ledger says {ledger.owner_of(page).name}"
         )
         holders[page] = owner
-    for page in range(pool.num_pages):
-        assert page in holders or pool.owner_of(page) == Owner.QUARANTINED, (
-            f"page {page}: leaked; {pool.events_of(page)}"
+    for page in range(ledger.num_pages):
+        assert page in holders or ledger.owner_of(page) == Owner.QUARANTINED, (
+            f"page {page}: leaked; {ledger.events_of(page)}"
         )
-    counts = Counter(pool.owner_of(page) for page in range(pool.num_pages))
+    counts = Counter(ledger.owner_of(page) for page in range(ledger.num_pages))
     for owner in Owner:
-        assert pool.num_owned(owner) == counts[owner], (
-            f"{owner.name}: counted {pool.num_owned(owner)}, is {counts[owner]}"
+        assert ledger.num_owned(owner) == counts[owner], (
+            f"{owner.name}: counted {ledger.num_owned(owner)}, is {counts[owner]}"
         )
-    assert sum(pool.num_owned(owner) for owner in Owner) == pool.num_pages
+    assert sum(ledger.num_owned(owner) for owner in Owner) == ledger.num_pages
 
 
-def _check_shape(tree: RadixTree, nodes: list[Node]) -> None:
+def _check_shape(tree: Picture, nodes: list[Node]) -> None:
     for namespace, root in tree.roots.items():
         assert root.namespace == namespace
         assert root.parent is None and not root.pages and not root.key
         assert root.children or root.is_pinned, f"{namespace}: an empty root was kept"
     for node in nodes:
+        for index, page in enumerate(node.pages, 1):
+            place = Place(page, min(node.start + index * tree.page_tokens, node.end))
+            assert tree.node_at(place) is node, f"page {page}: its home is another node"
         assert not node.is_detached, f"node at {node.start}: detached, but in the tree"
         forks = {child for siblings in node.forks.values() for child in siblings}
         assert forks == set(node.children.values()), f"node at {node.start}: the fork index is not the children"
@@ -158,18 +145,17 @@ def _check_shape(tree: RadixTree, nodes: list[Node]) -> None:
                 assert len(child.key) == len(child.pages) * tree.page_bytes > 0, f"node at {child.start}: key and pages"
 
 
-def _check_pins(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> None:
+def _check_pins(tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:
     ends: dict[Node, Counter[int]] = {}
     pinned: dict[Node, set[Node]] = {}
-    for lease in leases:
-        for position in (lease.position, lease.copy_source):
-            if position is None:
-                continue
-            node, depth = tree.settle(position)
-            ends.setdefault(node, Counter())[depth] += 1
-            while node.parent is not None:
-                pinned.setdefault(node.parent, set()).add(node)
-                node = node.parent
+    for place in _pinned(leases):
+        node = tree.node_at(place)
+        if node is None:
+            continue
+        ends.setdefault(node, Counter())[place.depth] += 1
+        while node.parent is not None:
+            pinned.setdefault(node.parent, set()).add(node)
+            node = node.parent
     for node in {*nodes, *ends, *pinned}:
         assert node.ends == ends.get(node, {}), f"node at {node.start}: ends {node.ends}, leases say {ends.get(node)}"
         assert node.pinned_children == len(pinned.get(node, ())), f"node at {node.start}: pinned children"

@@ -1,11 +1,11 @@
-"""A request's hold on its cached prefix and the pages of its own. Knows the tree, not the pool."""
+"""A request's hold on its cached prefix and the pages of its own. Knows neither tree nor pool."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .pages import PageId, Pages, pages_of
-from .tree import Position, RadixTree
+from .node import Namespace
+from .pages import NO_PAGES, PageId, Pages
 
 
 class Hints(NamedTuple):
@@ -21,46 +21,59 @@ class Hints(NamedTuple):
 NO_HINTS = Hints()
 
 
+class Place(NamedTuple):
+    """Where a path from the root ends: its last page (none at the root) and how many tokens it is long.
+
+    Pages don't move when the tree's edges are split or joined, so a place stays right as long as its page is cached.
+    """
+
+    page: PageId | None
+    depth: int
+
+
+ROOT = Place(None, 0)
+
+
 class Lease:
     """The page table of one request; made by `PrefixCache.lease`, ended by `PrefixCache.release`.
 
     page_ids:  [ on the path in the tree | the request's own )
-               0                position.depth       len * page_tokens
+               0                         depth       len * page_tokens
 
-    A page below `position.depth` may also be the request's own: a `duplicates` page, computed by it while another
-    request's equal page entered the tree first. The table keeps it, since a live row's page table is never repointed.
+    `place` is the end of the path that it pins. A page below `depth` may also be the request's own: a `duplicates`
+    page, computed by it while another request's equal page entered the tree first. The table keeps it, since a live
+    row's page table is never repointed. `copy_source` is pinned while a copy from it is to be made.
+
+    `generation` counts the flushes before it: after one more, nothing of it enters the tree.
     """
 
     __slots__ = (
-        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "hints", "is_released", "page_ids",
-        "position", "tree",
+        "cached_tokens", "copied_tokens", "copy", "copy_source", "duplicates", "generation", "hints", "is_released",
+        "namespace", "page_ids", "page_tokens", "place",
     )  # fmt: skip
 
-    def __init__(self, tree: RadixTree, position: Position, page_ids: Pages, hints: Hints) -> None:
-        self.tree = tree
-        self.position = position
+    def __init__(
+        self, namespace: Namespace, place: Place, page_ids: Pages, hints: Hints, page_tokens: int, generation: int
+    ) -> None:
+        self.namespace = namespace
+        self.place = place
         self.page_ids = page_ids
         self.hints = hints
-        self.cached_tokens = position.depth
+        self.page_tokens = page_tokens
+        self.generation = generation
+        self.cached_tokens = place[1]
         self.copied_tokens = 0
         self.copy: tuple[PageId, PageId] | None = None
-        self.copy_source: Position | None = None
-        self.duplicates = pages_of()
+        self.copy_source: Place | None = None
+        self.duplicates = NO_PAGES
         self.is_released = False
 
     @property
-    def is_stale(self) -> bool:
-        """Whether the tree has forgotten the path that this lease holds (a flush): nothing more enters it."""
-        return self.tree.settle(self.position).node.is_detached
+    def depth(self) -> int:
+        """The number of tokens on the path in the tree that it pins."""
+        return self.place.depth
 
     @property
     def own_page_ids(self) -> Pages:
         """List the pages that the ledger says are the request's."""
-        return self.duplicates + self.page_ids[self.position.depth // self.tree.page_tokens :]
-
-    @property
-    def own_pages(self) -> int:
-        """Count the pages that releasing this lease would make free or evictable. O(nodes on the path held alone)."""
-        if self.is_released:
-            return 0
-        return len(self.own_page_ids) + self.tree.pages_held_by_one(self.position)
+        return self.duplicates + self.page_ids[self.place.depth // self.page_tokens :]

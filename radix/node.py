@@ -14,6 +14,8 @@ from .pages import Pages
 
 TOKEN_BYTES = 4
 
+_INT32 = np.dtype(np.int32)
+
 
 class Namespace(NamedTuple):
     """What must be equal before KV may be shared, besides the tokens.
@@ -114,7 +116,7 @@ def token_bytes(token_ids: np.ndarray) -> bytes:
     >>> token_bytes(np.array([1, 2], np.int32)).hex()
     '0100000002000000'
     """
-    if token_ids.dtype != np.int32:
+    if token_ids.dtype != _INT32:
         raise TypeError(f"token_ids must be int32, got {token_ids.dtype}")
     return token_ids.tobytes()
 

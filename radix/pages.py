@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -31,6 +31,10 @@ _NUMPY_FROM_PAGES = 24
 def pages_of(page_ids: Iterable[PageId] = ()) -> Pages:
     """Make a row of pages."""
     return array("i", page_ids)
+
+
+NO_PAGES = pages_of()
+"""Shared, so never to be added to in place."""
 
 
 class Owner(IntEnum):
@@ -60,6 +64,14 @@ class OutOfPages(Exception):
 
 
 _FREED_BY = ["free by " + owner.name.lower() for owner in Owner]
+
+
+def log_quarantine(page: PageId, owner: Owner, reason: str, events: list[str]) -> None:
+    """Tell of a page that is set aside."""
+    log.error(
+        "page quarantined page=%d owner=%s reason=%r events=%s",
+        page, owner.name.lower(), reason, ",".join(events) or "none",
+    )  # fmt: skip
 
 
 class PagePool:
@@ -139,10 +151,7 @@ class PagePool:
     def quarantine(self, page: PageId, reason: str) -> None:
         """Set one page aside for good, log its last events, count a mismatch. Doesn't search the free list."""
         owner = self.owner_of(page)
-        log.error(
-            "page quarantined page=%d owner=%s reason=%r events=%s",
-            page, owner.name.lower(), reason, ",".join(self.events_of(page)) or "none",
-        )  # fmt: skip
+        log_quarantine(page, owner, reason, self.events_of(page))
         self.mismatches_total += 1
         self._counts[owner] -= 1
         self._counts[Owner.QUARANTINED] += 1
@@ -150,8 +159,11 @@ class PagePool:
         self._events.append((self._num_events, "quarantine", pages_of((page,))))
         self._num_events += 1
 
-    def recount(self) -> None:
-        """Set the counts to what the ledger's entries say. O(pages)."""
+    def set_aside(self, reasons: Mapping[PageId, str]) -> None:
+        """Quarantine pages, take them off the free list, and count all owners anew. O(pages)."""
+        for page, reason in reasons.items():
+            self.quarantine(page, reason)
+        self.free_ids = pages_of(page for page in self.free_ids if page not in reasons)
         self._counts = [self._owners.count(owner) for owner in Owner]
 
     def _move(self, pages: Pages, source: int, target: int, event: str) -> Pages:

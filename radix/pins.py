@@ -11,12 +11,16 @@ from .pages import TREE, PagePool
 
 
 class Pins:
-    """Pins of one tree; a node with pages that came free of pins is entered in `queue`."""
+    """Pins of one tree; a node with pages that came free of pins is entered in `queue`.
 
-    def __init__(self, *, page_tokens: int, pool: PagePool, queue: EvictionQueue) -> None:
+    `home` is the tree's node by page; a detached page that comes free is taken out of it.
+    """
+
+    def __init__(self, *, page_tokens: int, pool: PagePool, queue: EvictionQueue, home: list[Node | None]) -> None:
         self.page_tokens = page_tokens
         self.pool = pool
         self.queue = queue
+        self.home = home
         self.evictable_pages = 0
 
     def pin(self, node: Node, depth: int) -> None:
@@ -85,6 +89,8 @@ class Pins:
             return
         node.pinned_pages = pinned
         if node.is_detached:
+            for page in node.pages[pinned:]:
+                self.home[page] = None
             self.pool.free(node.pages[pinned:], TREE)
             del node.pages[pinned:], node.key[pinned * self.page_tokens * TOKEN_BYTES :]
         else:

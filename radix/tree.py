@@ -1,17 +1,19 @@
 """The radix tree of cached prefixes: matching, inserting, evicting.
 
 Edges are runs of whole pages and children are keyed by the bytes of their first page, so a walk is one dict look-up and
-one compare per edge, by offset. Positions are (node, depth): `depth` tokens from the root, in or at the end of `node`.
-A split puts a new node *above*, so a position stays valid: `settle` finds it again by going up. Knows no requests.
+one compare per edge, by offset. Positions are (node, depth): `depth` tokens from the root, in or at the end of `node`;
+they hold until the tree changes. What outlives that is a place: its page, whose node is `home`. Knows no requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from typing import NamedTuple
 
 from .eviction.policy import Policy
 from .eviction.queue import EvictionQueue
+from .lease import ROOT, Place
 from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
 from .pages import TREE, PageId, PagePool, Pages, pages_of
 from .pins import Pins
@@ -31,15 +33,15 @@ class Position(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """A cached page that shares its first `num_tokens` tokens with what was looked for; `position` is its end."""
+    """A cached page that shares its first `num_tokens` tokens with what was looked for, and ends at `depth`."""
 
     page: PageId
-    position: Position
+    depth: int
     num_tokens: int
 
 
 class RadixTree:
-    """Pages by the tokens before and in them, one root per namespace.
+    """Pages by the tokens before and in them, one root per namespace. `home` names the node of each page in the tree.
 
     >>> from .eviction.lru import Lru
     >>> pool = PagePool(8)
@@ -57,10 +59,12 @@ class RadixTree:
         self.page_bytes = page_tokens * TOKEN_BYTES
         self.pool = pool
         self.roots: dict[Namespace, Node] = {}
+        self.home: list[Node | None] = [None] * pool.num_pages
         self.version = 0
+        self.generation = 0
         self.queue = EvictionQueue(policy)
-        self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue)
-        self.waiters = Waiters(page_tokens=page_tokens)
+        self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue, home=self.home)
+        self.waiters = Waiters(self, page_tokens=page_tokens)
 
     @property
     def evictable_pages(self) -> int:
@@ -99,7 +103,7 @@ class RadixTree:
             index = (depth - node.start) // self.page_tokens
             key = node.key[index * self.page_bytes : (index + 1) * self.page_bytes]
             num_tokens = common_tokens(key, rest)
-            return Fork(node.pages[index], Position(node, depth + self.page_tokens), num_tokens) if num_tokens else None
+            return Fork(node.pages[index], depth + self.page_tokens, num_tokens) if num_tokens else None
         siblings = node.forks.get(rest[:TOKEN_BYTES])
         if siblings is None:
             return None
@@ -107,8 +111,7 @@ class RadixTree:
         for child in islice(reversed(siblings), FORK_LOOK):
             num_tokens = common_tokens(child.key[: self.page_bytes], rest)
             if best is None or num_tokens > best.num_tokens:
-                end = min(depth + self.page_tokens, child.end)
-                best = Fork(child.pages[0], Position(child, end), num_tokens)
+                best = Fork(child.pages[0], min(depth + self.page_tokens, child.end), num_tokens)
         return best
 
     def pages_to(self, position: Position) -> Pages:
@@ -125,14 +128,63 @@ class RadixTree:
             pages += run
         return pages
 
-    def settle(self, position: Position) -> Position:
-        """Find a position again after splits."""
+    def node_of(self, page: PageId) -> Node:
+        """Find the node that holds a page of the tree."""
+        node = self.home[page]
+        assert node is not None
+        return node
+
+    def node_at(self, place: Place) -> Node | None:
+        """Find the node that holds the page in which `place` ends; None at the root."""
+        return None if place.page is None else self.home[place.page]
+
+    def position_at(self, namespace: Namespace, place: Place) -> Position:
+        """Find a place again; makes the root of a new namespace."""
+        node = self.root(namespace) if place.page is None else self.node_of(place.page)
+        return Position(node, place.depth)
+
+    def place_of(self, position: Position) -> Place:
+        """Name a position by its page."""
         node, depth = position
-        if depth > node.start or node.parent is None:
-            return position
-        while depth <= node.start and node.parent is not None:
-            node = node.parent
-        return Position(node, depth)
+        return Place(node.pages[(depth - node.start) // self.page_tokens - 1], depth) if depth else ROOT
+
+    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
+        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+        page, depth = place
+        node = self.roots.get(namespace) if page is None else self.home[page]
+        if node is None:
+            return place
+        offset = 0
+        while offset < len(rest):
+            if depth == node.end:
+                child = node.children.get(rest[offset : offset + self.page_bytes])
+                if child is None:
+                    break
+                node = child
+            run = self._whole_pages(common_run(node.key, (depth - node.start) * TOKEN_BYTES, rest, offset))
+            offset += run
+            depth += run // TOKEN_BYTES
+            if depth < node.end:
+                break
+        return self.place_of(Position(node, depth)) if offset else place
+
+    def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
+        """Pick those of `first_pages` that go on from a cached place. O(the fewer of these and the node's children)."""
+        page, depth = place
+        node = self.roots.get(namespace) if page is None else self.home[page]
+        if node is None:
+            return []
+        if depth == node.end:
+            if len(first_pages) > len(node.children):
+                return [key for key in node.children if key in first_pages]
+            return [key for key in first_pages if key in node.children]
+        first = (depth - node.start) * TOKEN_BYTES
+        key = bytes(node.key[first : first + self.page_bytes])
+        return [key] if key in first_pages else []
+
+    def queued(self) -> list[Node]:
+        """List the nodes that stand in the queue of eviction."""
+        return self.queue.nodes()
 
     # --- growing
 
@@ -147,7 +199,7 @@ class RadixTree:
         """Enter the whole pages of `query` below `position`; returns where they end and the pages that were not taken.
 
         Pages that the tree already holds are not taken, nor is anything from the first page on that the ledger says is
-        not the request's. The position must be settled; the caller pins the new one.
+        not the request's. The caller pins the new position.
         """
         node, depth = position
         duplicates = pages_of()
@@ -168,6 +220,7 @@ class RadixTree:
         if offset < stop:
             node = self._append(node, query[offset:], pages[offset // self.page_bytes :])
             depth = node.end
+            self._drop_root_if_empty(node)
         return Position(node, depth), duplicates
 
     def insert_donor(self, position: Position, tail: bytes, page: PageId) -> bool:
@@ -180,6 +233,7 @@ class RadixTree:
             return False
         pages = self.pool.adopt(pages_of((page,)))
         if not pages:
+            self._drop_root_if_empty(node)
             return False
         if depth < node.end:
             node = self._split(node, depth)
@@ -198,9 +252,9 @@ class RadixTree:
             key = key[: len(adopted) * self.page_bytes]
         if not adopted:
             return node
-        depth = node.end
+        end = self.place_of(Position(node, node.end))
         grown = self._grow(node, key, adopted)
-        self.waiters.grown(node, depth, key[: self.page_bytes])
+        self.waiters.grown(node.namespace, end.page, key[: self.page_bytes])
         return grown
 
     def _grow(self, node: Node, key: bytes, pages: Pages) -> Node:
@@ -213,6 +267,7 @@ class RadixTree:
             return child
         node.key += key
         node.pages += pages
+        self._settle(node, pages)
         node.used_at = moment
         self.version += 1
         self.pins.evictable_pages += len(pages)
@@ -222,6 +277,7 @@ class RadixTree:
     def _add_child(self, child: Node) -> None:
         assert child.parent is not None
         self._link(child)
+        self._settle(child, child.pages)
         self.version += 1
         self.pins.evictable_pages += len(child.pages)
         self.queue.add(child)
@@ -233,9 +289,18 @@ class RadixTree:
             return
         for child in list(islice(reversed(siblings), FORK_LOOK)):
             if child.is_donor and not child.is_pinned and page_key.startswith(child.key):
-                self.pool.free(child.pages, TREE)
+                self._free(child.pages)
                 self.pins.evictable_pages -= 1
                 self._remove(child)
+
+    def _settle(self, node: Node | None, pages: Pages) -> None:
+        home = self.home
+        for page in pages:
+            home[page] = node
+
+    def _free(self, pages: Pages) -> None:
+        self._settle(None, pages)
+        self.pool.free(pages, TREE)
 
     def _split(self, node: Node, depth: int) -> Node:
         """Cut `node` at `depth`: a new node takes what is above, `node` keeps what is below; returns the new one."""
@@ -253,24 +318,26 @@ class RadixTree:
         upper.pinned_pages = min(node.pinned_pages, num_pages)
         node.pinned_pages -= upper.pinned_pages
         upper.pinned_children = int(node.is_pinned)
-        self.waiters.split(node, upper)
+        self._settle(upper, upper.pages)
         return upper
 
     # --- pinning
 
-    def pin(self, position: Position) -> None:
-        """Keep the path to `position` from eviction. O(nodes on the path that nobody had pinned yet)."""
-        self.pins.pin(position.node, position.depth)
+    def pin(self, place: Place) -> None:
+        """Keep the path to `place` from eviction. O(nodes on the path that nobody had pinned yet)."""
+        if place.page is not None:
+            self.pins.pin(self.node_of(place.page), place.depth)
 
-    def unpin(self, position: Position) -> None:
-        """Undo one `pin`; the position need not be settled. A detached page that nobody pins any more is freed."""
-        root = self.pins.unpin(*self.settle(position))
-        if root is not None:
-            self._drop_root_if_empty(root)
+    def unpin(self, place: Place) -> None:
+        """Undo one `pin`. A detached page that nobody pins any more is freed."""
+        if place.page is not None:
+            root = self.pins.unpin(self.node_of(place.page), place.depth)
+            if root is not None:
+                self._drop_root_if_empty(root)
 
-    def pages_held_by_one(self, position: Position) -> int:
-        """Count the pages on the path to `position` that only one pin, the one at `position`, keeps from eviction."""
-        return self.pins.pages_held_by_one(*self.settle(position))
+    def pages_held_by_one(self, place: Place) -> int:
+        """Count the pages on the path to `place` that only one pin, the one at `place`, keeps from eviction."""
+        return 0 if place.page is None else self.pins.pages_held_by_one(self.node_of(place.page), place.depth)
 
     # --- shrinking
 
@@ -281,7 +348,8 @@ class RadixTree:
         missing = num_pages
         while missing and (node := queue.head()) is not None:
             count = min(missing, len(node.pages) - node.pinned_pages)
-            freed += node.pages[: -count - 1 : -1]
+            taken = node.pages[: -count - 1 : -1]
+            freed += taken
             missing -= count
             pins.evictable_pages -= count
             if not node.is_donor:
@@ -289,40 +357,49 @@ class RadixTree:
             if count == len(node.pages):
                 parent = node.parent
                 self._remove(node)
-                if parent is not None and len(parent.children) == 1:
+                assert parent is not None
+                if len(parent.children) == 1:
                     self._join_only_child(parent)
+                self._drop_root_if_empty(parent)
             else:
                 del node.pages[-count:], node.key[-count * self.page_bytes :]
-                self.waiters.shrunk(node)
+                self._tell_lost(taken, node)
         if freed:
-            self.pool.free(freed, TREE)
+            self._free(freed)
             self.version += 1
         return len(freed)
 
     def detach_all(self) -> int:
         """Forget every root; returns how many pages came free. Pinned ones are freed with their last pin."""
         roots = list(self.roots.values())
-        for root in roots:
-            self.waiters.lost(root, None)
         self.roots.clear()
         self.version += 1
+        self.generation += 1
+        self.waiters.lost_all()
         freed = sum(self._detach(root) for root in roots)
         self.queue.clear()
         return freed
 
-    def detach_page(self, node: Node, page: PageId) -> None:
-        """Forget one page and everything below it."""
+    def detach_page(self, page: PageId) -> None:
+        """Forget one page of the tree and everything below it."""
+        node = self.node_of(page)
         index = node.pages.index(page)
         if index:
             self._split(node, node.start + index * self.page_tokens)
         self._unlink(node)
         parent = node.parent
-        self.waiters.lost(node, parent)
+        assert parent is not None
+        for each in node.walk():
+            self._tell_lost(each.pages, parent)
         self._detach(node)
         self.version += 1
-        if parent is not None:
-            self.queue.add(parent)
-            self._drop_root_if_empty(parent)
+        self.queue.add(parent)
+        self._drop_root_if_empty(parent)
+        self.waiters.dismiss_leaders()
+
+    def _tell_lost(self, pages: Pages, above: Node) -> None:
+        if self.waiters.halts:
+            self.waiters.lost(pages, self.place_of(Position(above, above.end)))
 
     def _detach(self, top: Node) -> int:
         freed = 0
@@ -331,7 +408,7 @@ class RadixTree:
             unpinned = node.pages[node.pinned_pages :]
             self.pins.evictable_pages -= len(unpinned)
             freed += len(unpinned)
-            self.pool.free(unpinned, TREE)
+            self._free(unpinned)
             del node.pages[node.pinned_pages :], node.key[node.pinned_pages * self.page_bytes :]
             node.children.clear()
             node.forks.clear()
@@ -342,20 +419,21 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         self._unlink(node)
+        self._tell_lost(node.pages, parent)
         node.pages = pages_of()
-        self.waiters.removed(node, parent)
         if not node.is_donor:
             parent.inherit(node)
         self.queue.add(parent)
-        self._drop_root_if_empty(parent)
 
     def _join_only_child(self, upper: Node) -> None:
         """Make one edge of `upper` and its only child, unless something is known of `upper` alone.
 
-        The child stays and grows upwards, as a split grows a node above it: positions in it stay valid.
+        The child stays and grows upwards, as a split grows a node above it.
         """
         (child,) = upper.children.values()
         if upper.parent is None or upper.ends or child.is_donor or upper.used_at > child.used_at:
+            return
+        if upper.pinned_children != int(child.is_pinned):  # a part that was forgotten is still leased
             return
         if len(upper.key) + len(child.key) > JOINED_BYTES:
             return
@@ -363,12 +441,12 @@ class RadixTree:
         child.inherit(upper)
         child.parent, child.start = upper.parent, upper.start
         child.key, child.pages = upper.key + child.key, upper.pages + child.pages
+        self._settle(child, upper.pages)
         child.pinned_pages += upper.pinned_pages
         upper.pages = pages_of()
         upper.children.clear()
         upper.forks.clear()
         self._link(child)
-        self.waiters.joined(upper, child)
 
     def _drop_root_if_empty(self, node: Node) -> None:
         if node.namespace is not None and not (node.children or node.is_pinned or node.is_detached):

@@ -1,20 +1,33 @@
 """Who waits for which prefix, laid over the tree: what of it is cached, who comes first, who follows whom.
 
-A trie of its own holds the prefixes that are waited for. Where the cached part of a branch ends, the tree's node is
-known (a *halt*), and the tree reports what grows, goes or is cut there. So a commit costs O(branches that it reaches),
-however many wait behind them, and nothing is matched twice. Knows no requests and no clock.
+A trie of its own holds the prefixes that are waited for. Where the cached part of a branch ends, the page is known (a
+*halt*), and the tree reports what comes behind it or goes. So a commit costs O(branches that it reaches), however many
+wait behind them, and nothing is matched twice. Knows no nodes, no requests and no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
 from itertools import count
+from typing import Protocol
 
 from .branch import AGE, RANK, VIEWS, Branch, Key, Listing, Waiter
-from .node import TOKEN_BYTES, Namespace, Node, common_run
+from .lease import ROOT, Place
+from .node import TOKEN_BYTES, Namespace, common_run
+from .pages import PageId, Pages, pages_of
 
-__all__ = ["AGE", "RANK", "Waiter", "Waiters"]
+__all__ = ["AGE", "RANK", "Cached", "Waiter", "Waiters"]
+
+
+class Cached(Protocol):
+    """What waiters ask of the tree."""
+
+    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
+        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+
+    def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
+        """Pick those of `first_pages` that go on from a cached place."""
 
 
 class Waiters:
@@ -23,18 +36,19 @@ class Waiters:
     `pending_tokens` counts the tokens of whole pages that are to be computed before all have what they wait for: what
     several want counts once, and also what leaders are computing.
 
-    >>> waiters = Waiters(page_tokens=1)
-    >>> namespace, tree = Namespace("m", None, ""), Node(None, 0, bytearray(), [], 0)
-    >>> first, second = Waiter(((), 1), (1,)), Waiter(((), 2), (2,))
-    >>> waiters.enter(namespace, b"aaaabbbb", first, tree); waiters.enter(namespace, b"aaaacccc", second, tree)
+    >>> from radix.cache import PrefixCache
+    >>> waiters = PrefixCache(num_pages=4, page_tokens=1).waiters
+    >>> namespace, first, second = Namespace("m", None, ""), Waiter(((), 1), (1,)), Waiter(((), 2), (2,))
+    >>> waiters.enter(namespace, b"aaaabbbb", first); waiters.enter(namespace, b"aaaacccc", second)
     >>> list(waiters.in_order(RANK)) == [first, second], waiters.cached_tokens(second)
     (True, 0)
     """
 
-    def __init__(self, *, page_tokens: int) -> None:
+    def __init__(self, tree: Cached, *, page_tokens: int) -> None:
         self.page_tokens = page_tokens
         self.roots: dict[Namespace, Branch] = {}
-        self.halts: dict[Node, dict[int, Branch]] = {}
+        self.halts: dict[PageId, Branch] = {}
+        self._tree = tree
         self.pending_tokens = 0
         self._contests = (Listing(RANK), Listing(AGE))
 
@@ -90,15 +104,14 @@ class Waiters:
 
     # --- coming and going
 
-    def enter(self, namespace: Namespace, key: bytes, waiter: Waiter, tree_root: Node | None) -> None:
-        """Give `waiter` a place at the end of `key`, whole pages that it wants or, as a leader, computes.
+    def enter(self, namespace: Namespace, key: bytes, waiter: Waiter) -> None:
+        """Give `waiter` a place at the end of `key`: whole pages that it wants or, as a leader, computes.
 
-        O(len(key)). `tree_root` is the namespace's root in the tree, where it has one.
+        O(len(key)).
         """
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Branch(None, 0, bytearray(), 0)
-        root.place = tree_root
+            root = self.roots[namespace] = Branch(namespace, None, 0, bytearray(), 0)
         branch, depth = self._descend(root, key)
         if depth < branch.end:
             branch = self._split(branch, depth)
@@ -128,56 +141,42 @@ class Waiters:
 
     # --- what the tree reports
 
-    def grown(self, node: Node, depth: int, page_key: bytes) -> None:
-        """Take notice of pages behind `depth`, the end of `node` until now; the first has the tokens `page_key`."""
-        halts = self.halts.get(node)
-        branch = halts.get(depth) if halts else self._root_at(node) if depth == 0 else None
+    def grown(self, namespace: Namespace | None, page: PageId | None, first_page: bytes) -> None:
+        """Take notice of pages behind `page`, or at the root of `namespace`; the first has the tokens `first_page`."""
+        if page is not None:
+            branch = self.halts.get(page)
+        else:
+            branch = self.roots.get(namespace) if namespace is not None else None
         if branch is None:
             return
         if not branch.is_covered:
             self._reach(branch)
-        elif (child := branch.children.get(page_key)) is not None:
+        elif (child := branch.children.get(first_page)) is not None:
             self._reach(child)
 
-    def split(self, lower: Node, upper: Node) -> None:
-        """Take notice of a new node `upper` that holds the first part of what `lower` held."""
-        halts = self.halts.pop(lower, {})
-        for depth, branch in halts.items():
-            self._place(branch, upper if depth <= upper.end else lower, depth)
+    def lost(self, pages: Pages, above: Place) -> None:
+        """Take notice that `pages`, all behind `above`, are going."""
+        halts = self.halts
+        branches = [halts.pop(page) for page in pages if page in halts]
+        for branch in branches:
+            if branch.start < above.depth:
+                self._place(branch, above)
+            else:
+                self._unplace(branch)
+        for branch in branches:
+            self._announce(branch)
 
-    def joined(self, gone: Node, kept: Node) -> None:
-        """Take notice that `kept` has taken in all that `gone` held."""
-        for depth, branch in self.halts.pop(gone, {}).items():
-            self._place(branch, kept, depth)
+    def lost_all(self) -> None:
+        """Take notice that the whole tree is going; nobody leads any more, since leases are stale."""
+        self.lost(pages_of(self.halts), ROOT)
+        self.dismiss_leaders()
 
-    def shrunk(self, node: Node) -> None:
-        """Take notice that `node` has lost pages at its end, but not all."""
-        halts = self.halts.get(node)
-        if halts:
-            end = node.end
-            self._retreat([halts.pop(depth) for depth in list(halts) if depth > end], node, end)
-
-    def removed(self, node: Node, parent: Node) -> None:
-        """Take notice that `node`, a leaf below `parent`, is gone."""
-        halts = self.halts.pop(node, None)
-        if halts:
-            self._retreat(halts.values(), parent, node.start)
-
-    def lost(self, top: Node, parent: Node | None) -> None:
-        """Take notice that `top` and all below it are about to go; nobody leads any more, since leases are stale."""
-        halts = [branch for node in top.walk() for branch in self.halts.pop(node, {}).values()]
-        self._retreat(halts, parent, top.start)
+    def dismiss_leaders(self) -> None:
+        """Let nobody lead any more: what they compute may not enter the tree where they began."""
         for root in list(self.roots.values()):
             if root.num_leaders:
-                leaders = [each for branch in root.walk() for each in branch.members if each.is_leader]
-                for leader in leaders:
+                for leader in [each for branch in root.walk() for each in branch.members if each.is_leader]:
                     self.leave(leader)
-
-    def _root_at(self, node: Node) -> Branch | None:
-        root = self.roots.get(node.namespace) if node.namespace else None
-        if root is not None:
-            root.place = node
-        return root
 
     # --- how far the cached part reaches
 
@@ -187,13 +186,11 @@ class Waiters:
         stack = [top]
         while stack:
             branch = stack.pop()
-            place = branch.place or (branch.parent.place if branch.parent else None)
-            if place is None:
+            rest = bytes(branch.key[(branch.cached - branch.start) * TOKEN_BYTES :])
+            place = self._tree.follow(branch.namespace, branch.place, rest)
+            if place.depth == branch.cached:
                 continue
-            place, depth = self._run(place, branch)
-            if depth == branch.cached:
-                continue
-            self._place(branch, place, depth)
+            self._place(branch, place)
             reached.append(branch)
             if branch.is_covered:
                 stack += self._next_children(branch)
@@ -204,68 +201,33 @@ class Waiters:
 
     def _next_children(self, branch: Branch) -> list[Branch]:
         """Find the children of a covered branch whose first page the tree holds."""
-        node, children = branch.place, branch.children
-        if node is None:
+        children = branch.children
+        if not children:
             return []
-        if branch.end == node.end:
-            fewer: Iterable[bytes] = children if len(children) < len(node.children) else node.children
-            return [children[key] for key in fewer if key in children and key in node.children]
-        first = (branch.end - node.start) * TOKEN_BYTES
-        child = children.get(bytes(node.key[first : first + self.page_tokens * TOKEN_BYTES]))
-        return [child] if child is not None else []
+        return [children[key] for key in self._tree.continued(branch.namespace, branch.place, children.keys())]
 
-    def _run(self, node: Node, branch: Branch) -> tuple[Node, int]:
-        """Follow the tree from `branch.cached`, in `node`, along the branch; where the run of equal pages ends."""
-        depth, start, key = branch.cached, branch.start, bytes(branch.key)
-        while (depth - start) * TOKEN_BYTES < len(key):
-            offset = (depth - start) * TOKEN_BYTES
-            if depth == node.end:
-                child = node.children.get(key[offset : offset + self.page_tokens * TOKEN_BYTES])
-                if child is None:
-                    break
-                node = child
-            run = common_run(node.key, (depth - node.start) * TOKEN_BYTES, key, offset) // TOKEN_BYTES
-            depth += run - run % self.page_tokens
-            if depth < node.end:
-                break
-        return node, depth
-
-    def _place(self, branch: Branch, node: Node, depth: int) -> None:
-        """Note that the cached part of `branch` ends at `depth`, in `node`."""
-        if branch.place is not None and (halts := self.halts.get(branch.place)) is not None:
-            if halts.get(branch.cached) is branch:
-                del halts[branch.cached]
-            if not halts:
-                del self.halts[branch.place]
+    def _place(self, branch: Branch, place: Place) -> None:
+        """Note that the cached part of `branch`, which is some, ends at `place`."""
+        self._lift(branch)
+        page, depth = place
+        assert page is not None
         if depth != branch.cached:
             branch.entries = [None, None]
         self.pending_tokens -= depth - branch.cached
-        branch.cached, branch.place = depth, node
-        self.halts.setdefault(node, {})[depth] = branch
+        branch.cached, branch.page = depth, page
+        self.halts[page] = branch
 
     def _unplace(self, branch: Branch) -> None:
         """Note that nothing of `branch` is cached."""
-        if branch.place is not None and branch.parent is not None:
-            halts = self.halts.get(branch.place, {})
-            if halts.get(branch.cached) is branch:
-                del halts[branch.cached]
-                if not halts:
-                    del self.halts[branch.place]
+        self._lift(branch)
         branch.entries = [None, None]
         self.pending_tokens += branch.cached - branch.start
-        branch.cached, branch.place = branch.start, None
+        branch.cached = branch.start
 
-    def _retreat(self, branches: Iterable[Branch], node: Node | None, depth: int) -> None:
-        """Pull the cached parts of `branches`, no longer in `halts`, back to `depth`, in `node`."""
-        branches = list(branches)
-        for branch in branches:
-            if branch.start < depth and node is not None:
-                branch.place = None
-                self._place(branch, node, depth)
-            else:
-                self._unplace(branch)
-        for branch in branches:
-            self._announce(branch)
+    def _lift(self, branch: Branch) -> None:
+        if branch.page is not None and self.halts.get(branch.page) is branch:
+            del self.halts[branch.page]
+        branch.page = None
 
     # --- the shape of the trie
 
@@ -284,7 +246,7 @@ class Waiters:
         return branch, depth
 
     def _grow(self, parent: Branch, key: bytes) -> Branch:
-        branch = Branch(parent, parent.end, bytearray(key), parent.end)
+        branch = Branch(parent.namespace, parent, parent.end, bytearray(key), parent.end)
         parent.children[key[: self.page_tokens * TOKEN_BYTES]] = branch
         self.pending_tokens += branch.end - branch.start
         if parent.is_covered:
@@ -293,10 +255,12 @@ class Waiters:
 
     def _split(self, lower: Branch, depth: int) -> Branch:
         """Cut `lower` at `depth`: a new branch takes what is above; returns it."""
-        parent, place, cached, pending_tokens = lower.parent, lower.place, lower.cached, self.pending_tokens
+        parent, cached, page, pending_tokens = lower.parent, lower.cached, lower.page, self.pending_tokens
         assert parent is not None
         num_bytes = (depth - lower.start) * TOKEN_BYTES
-        upper = Branch(parent, lower.start, lower.key[:num_bytes], lower.start, num_leaders=lower.num_leaders)
+        upper = Branch(
+            lower.namespace, parent, lower.start, lower.key[:num_bytes], lower.start, num_leaders=lower.num_leaders
+        )
         parent.children[self._first_page(upper)] = upper
         if cached <= depth:
             self._unplace(lower)
@@ -304,11 +268,11 @@ class Waiters:
         lower.cached = max(cached, depth)
         lower.entries = [None, None]
         upper.children[self._first_page(lower)] = lower
-        if place is not None:
-            end = min(cached, depth)
-            while end <= place.start and place.parent is not None:
-                place = place.parent
-            self._place(upper, place, end)
+        if page is not None:
+            end = Place(page, cached)
+            if cached > depth:
+                end = self._tree.follow(upper.namespace, upper.place, bytes(upper.key))
+            self._place(upper, end)
         self.pending_tokens = pending_tokens
         self._announce(lower)
         return upper
@@ -332,18 +296,16 @@ class Waiters:
     def _join(self, upper: Branch) -> Branch:
         """Undo a split: the one child of `upper` takes in what is above it; returns that child."""
         (lower,) = upper.children.values()
-        parent, place, cached, pending_tokens = upper.parent, upper.place, upper.cached, self.pending_tokens
+        parent, pending_tokens = upper.parent, self.pending_tokens
+        end = lower.place if lower.is_reached else upper.place if upper.is_reached else None
         assert parent is not None
         self._unplace(upper)
-        if lower.is_reached:
-            place, cached = lower.place, lower.cached
-            self._unplace(lower)
+        self._unplace(lower)
         lower.parent, lower.start, lower.key = parent, upper.start, upper.key + lower.key
-        lower.cached, lower.place = lower.start, None
-        lower.entries = [None, None]
+        lower.cached = lower.start
         parent.children[self._first_page(lower)] = lower
-        if place is not None:
-            self._place(lower, place, cached)
+        if end is not None:
+            self._place(lower, end)
         self.pending_tokens = pending_tokens
         return lower
 

@@ -64,7 +64,7 @@ def _victim(state: State, running: Running) -> Running:
     among equals the youngest goes. The oldest request is never a victim of a younger one, so somebody always advances.
     """
     younger = [each for each in state.running.values() if each.request.arrival > running.request.arrival]
-    own_pages = {each.row: each.lease.own_pages for each in younger}
+    own_pages = {each.row: state.cache.own_pages(each.lease) for each in younger}
     most = max(own_pages.values(), default=0)
 
     def price(each: Running) -> tuple[float, int]:

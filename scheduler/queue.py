@@ -92,15 +92,15 @@ class Queue:
         self._tokens_taken.add(request.arrival, running.target_tokens - lease.cached_tokens, oldest=oldest)
         self._requests_taken.add(request.arrival, 1, oldest=oldest)
         num_tokens = running.target_tokens // self._cache.page_tokens * self._cache.page_tokens
-        if num_tokens > lease.position.depth:
+        if num_tokens > lease.depth:
             waiter = Waiter(rank=self._rank(request), age=(0, request.arrival), is_leader=True)
             self._enter(request, num_tokens, waiter)
-            self._leaders[request.request_id] = Leader(running, waiter, lease.position.depth, now_s)
+            self._leaders[request.request_id] = Leader(running, waiter, lease.depth, now_s)
 
     def drop_leaders(self, *, now_s: float) -> None:
         """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`."""
         for request_id, leader in list(self._leaders.items()):
-            depth = leader.running.lease.position.depth
+            depth = leader.running.lease.depth
             if depth > leader.depth_tokens:
                 leader.depth_tokens, leader.advanced_s = depth, now_s
             is_leading = (
@@ -123,8 +123,7 @@ class Queue:
 
     def _enter(self, request: Request, num_tokens: int, waiter: Waiter) -> None:
         known = request.prompt_bytes if num_tokens <= request.prompt_tokens else request.token_ids.tobytes()
-        root = self._cache.tree.roots.get(request.namespace)
-        self._index.enter(request.namespace, known[: 4 * num_tokens], waiter, root)
+        self._index.enter(request.namespace, known[: 4 * num_tokens], waiter)
 
     # --- order
 
@@ -160,7 +159,7 @@ class Queue:
 
     @property
     def _index(self) -> Waiters:
-        return self._cache.tree.waiters
+        return self._cache.waiters
 
     def _rank(self, request: Request) -> tuple[tuple[int, ...], int]:
         if self._policy == "fcfs":

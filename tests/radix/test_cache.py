@@ -58,7 +58,7 @@ def test_releasing_twice_is_releasing_once(cache: PrefixCache) -> None:
     free = cache.free_pages
     cache.release(lease, ids(range(10)))
     assert cache.free_pages == free
-    assert other.own_pages == 3
+    assert cache.own_pages(other) == 3
     cache.check()
 
 
@@ -94,7 +94,7 @@ def test_a_tail_that_is_being_copied_stays_when_a_page_that_goes_on_from_it_ente
     copying = cache.lease(CHAT, ids([0, 1, 50]), max_reuse_tokens=2)
     assert copying.copy is not None
     serve(cache, range(4))
-    assert cache.pool.owner_of(copying.copy[0]) == Owner.TREE
+    assert cache.core.ledger.owner_of(copying.copy[0]) == Owner.TREE
     cache.copied(copying)
     cache.check()
 
@@ -111,16 +111,16 @@ def test_without_a_page_for_the_copy_whole_pages_are_reused_all_the_same() -> No
 def test_own_pages_counts_what_a_retraction_would_give_back(cache: PrefixCache) -> None:
     serve(cache, range(8))
     lease = start(cache, [*range(8), *range(20, 30)])
-    assert lease.own_pages == 2 + 3
+    assert cache.own_pages(lease) == 2 + 3
     cache.commit(lease, ids([*range(8), *range(20, 30)]))
-    assert lease.own_pages == 2 + 3
+    assert cache.own_pages(lease) == 2 + 3
     sharing = start(cache, [*range(8), 40])
-    assert lease.own_pages == 3
+    assert cache.own_pages(lease) == 3
     free, evictable = cache.free_pages, cache.evictable_pages
     cache.release(lease, ids([*range(8), *range(20, 30)]))
     assert cache.free_pages + cache.evictable_pages == free + evictable + 3
-    assert lease.own_pages == 0
-    assert sharing.own_pages == 2 + 1
+    assert cache.own_pages(lease) == 0
+    assert cache.own_pages(sharing) == 2 + 1
 
 
 def test_own_pages_ends_where_another_lease_ends_and_counts_nothing_above(cache: PrefixCache) -> None:
@@ -129,12 +129,12 @@ def test_own_pages_ends_where_another_lease_ends_and_counts_nothing_above(cache:
     lease = start(cache, [*range(8), *range(20, 28), 60])
     other = cache.lease(CHAT, ids([*range(8), *range(20, 28)]), max_reuse_tokens=12)
     above = cache.lease(CHAT, ids(range(9)), max_reuse_tokens=8)
-    assert (lease.own_pages, above.own_pages) == (2, 0)
+    assert (cache.own_pages(lease), cache.own_pages(above)) == (2, 0)
     cache.release(above, ids(range(8)))
     free, evictable = cache.free_pages, cache.evictable_pages
     cache.release(lease, ids([*range(8), *range(20, 28)]))
     assert cache.free_pages + cache.evictable_pages == free + evictable + 2
-    assert other.own_pages == 3
+    assert cache.own_pages(other) == 3
 
 
 def test_a_flush_frees_what_nobody_leases_and_the_rest_with_its_last_lease(cache: PrefixCache) -> None:
@@ -173,7 +173,7 @@ def test_a_cached_page_that_is_also_on_the_free_list_is_set_aside_and_serving_go
 ) -> None:
     lease = serve(cache, range(16))
     page = lease.page_ids[2]
-    cache.pool.free_ids.append(page)
+    cache.core.ledger.free_ids.append(page)
     with caplog.at_level(logging.ERROR):
         assert cache.audit() == 1
     assert f"page={page}" in caplog.text
@@ -189,8 +189,8 @@ def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(ca
     serve(cache, range(12))
     lease = start(cache, [*range(12), 50, 51])
     own, shared = lease.page_ids[3], lease.page_ids[1]
-    cache.pool._owners[own] = Owner.TREE
-    cache.pool._owners[shared] = Owner.FREE
+    cache.core.ledger._owners[own] = Owner.TREE
+    cache.core.ledger._owners[shared] = Owner.FREE
     assert cache.audit() == 2
     cache.check()
     assert cache.match(CHAT, ids(range(12))) == 4
@@ -204,7 +204,7 @@ def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(ca
 
 def test_nothing_enters_from_an_own_page_on_that_was_set_aside(cache: PrefixCache) -> None:
     lease = start(cache, range(16))
-    cache.pool._owners[lease.page_ids[1]] = Owner.FREE
+    cache.core.ledger._owners[lease.page_ids[1]] = Owner.FREE
     assert cache.audit() == 1
     cache.commit(lease, ids(range(16)))
     cache.check()
@@ -225,10 +225,10 @@ def test_a_page_that_nobody_holds_is_set_aside(cache: PrefixCache) -> None:
 
 def test_all_of_a_namespace_can_be_set_aside(cache: PrefixCache) -> None:
     lease = serve(cache, range(8))
-    cache.pool.free_ids += lease.page_ids
+    cache.core.ledger.free_ids += lease.page_ids
     assert cache.audit() == 2
     cache.check()
-    assert not cache.tree.roots
+    assert not cache.core.picture().roots
 
 
 def test_room_is_made_ahead_once_the_pool_is_full_so_that_the_next_pages_need_no_eviction() -> None:

@@ -241,14 +241,13 @@ class CacheMachine(RuleBasedStateMachine):
                 page = request.lease.page_ids[index // self.page_tokens]
                 expected = (request.namespace, tuple(request.tokens[: index + 1]))
                 assert self.slots[page][index % self.page_tokens] == expected
-            path = self.cache.tree.pages_to(self.cache.tree.settle(request.lease.position))
-            assert len(path) * self.page_tokens == request.lease.position.depth, "a pinned page was taken"
+            assert is_held(self.cache, request.lease), "a pinned page was taken"
 
     @invariant()
     def every_cached_page_holds_what_its_key_says(self) -> None:
         if not hasattr(self, "cache"):
             return
-        for namespace, root in self.cache.tree.roots.items():
+        for namespace, root in self.cache.core.picture().roots.items():
             stack = [(root, ())]
             while stack:
                 node, prefix = stack.pop()
@@ -275,9 +274,19 @@ class CacheMachine(RuleBasedStateMachine):
     def _picture(self) -> list[object]:
         return [
             (node.start, bytes(node.key), tuple(node.pages), node.used_at, dict(node.ends), node.pinned_pages)
-            for root in self.cache.tree.roots.values()
+            for root in self.cache.core.picture().roots.values()
             for node in root.walk()
         ]
+
+
+def is_held(cache: PrefixCache, lease: Lease) -> bool:
+    """Whether the tree has every page of the path that the lease pins."""
+    node, depth = cache.core.picture().node_at(lease.place), lease.depth
+    while node is not None and node.parent is not None:
+        if not node.start < depth <= node.start + len(node.pages) * cache.page_tokens:
+            return False
+        node, depth = node.parent, node.start
+    return depth == 0
 
 
 def array(tokens: Tokens | list[int]) -> np.ndarray:

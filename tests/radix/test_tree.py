@@ -9,7 +9,7 @@ from tests.radix.serving import CHAT, OTHER, ids, serve, start
 
 
 def nodes(cache: PrefixCache) -> list[Node]:
-    return [node for root in cache.tree.roots.values() for node in root.walk() if node.parent is not None]
+    return [node for root in cache.core.picture().roots.values() for node in root.walk() if node.parent is not None]
 
 
 def test_a_session_of_many_turns_is_one_edge() -> None:
@@ -127,7 +127,7 @@ def test_one_salt_never_meets_another_and_an_empty_namespace_is_forgotten() -> N
     assert cache.match(CHAT, ids(range(8))) == 8
     assert cache.match(OTHER, ids(range(8))) == 0
     serve(cache, range(8), OTHER)
-    assert list(cache.tree.roots) == [OTHER]
+    assert list(cache.core.picture().roots) == [OTHER]
     assert cache.match(OTHER, ids(range(8))) == 8
 
 

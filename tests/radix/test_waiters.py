@@ -35,8 +35,7 @@ class Place:
 
 def enter(cache: PrefixCache, namespace: Namespace, tokens: Tokens, waiter: Waiter) -> Place:
     whole = tokens[: len(tokens) // cache.page_tokens * cache.page_tokens]
-    root = cache.tree.roots.get(namespace)
-    cache.tree.waiters.enter(namespace, array(whole).tobytes(), waiter, root)
+    cache.waiters.enter(namespace, array(whole).tobytes(), waiter)
     return Place(namespace, whole, waiter)
 
 
@@ -64,14 +63,14 @@ class WaitersMachine(CacheMachine):
     def leave(self, pick: int, twice: bool) -> None:
         place = self.places.pop(-1 - pick % len(self.places))
         for _ in range(1 + twice):
-            self.cache.tree.waiters.leave(place.waiter)
+            self.cache.waiters.leave(place.waiter)
 
     @rule(pick=PICK, chance=st.integers(0, 3))
     def lose_a_page(self, pick: int, chance: int) -> None:
-        nodes = [node for root in self.cache.tree.roots.values() for node in root.walk() if node.pages]
+        nodes = [node for root in self.cache.core.picture().roots.values() for node in root.walk() if node.pages]
         if nodes and not (chance or self.live) and self.cache.num_pages < UNLIMITED_PAGES:
             node = nodes[pick % len(nodes)]
-            self.cache.tree.detach_page(node, node.pages[pick % len(node.pages)])
+            self.cache.core.forget(node.pages[pick % len(node.pages)])
 
     def _enter(
         self,
@@ -95,7 +94,7 @@ class WaitersMachine(CacheMachine):
     def every_match_is_that_from_scratch_and_the_first_is_the_first_by_definition(self) -> None:
         if not hasattr(self, "cache"):
             return
-        waiters = self.cache.tree.waiters
+        waiters = self.cache.waiters
         self.places = [place for place in self.places if place.waiter.branch is not None]
         leaders = [place for place in self.places if place.waiter.is_leader]
         ranks, ages = [], []
@@ -118,14 +117,17 @@ class WaitersMachine(CacheMachine):
         self.halts_are_where_cached_parts_end()
 
     def halts_are_where_cached_parts_end(self) -> None:
-        waiters = self.cache.tree.waiters
+        waiters = self.cache.waiters
         branches = [branch for root in waiters.roots.values() for branch in root.walk()]
-        reached = {(branch.place, branch.cached, branch) for branch in branches if branch.place and branch.parent}
-        listed = {(node, depth, branch) for node, halts in waiters.halts.items() for depth, branch in halts.items()}
-        assert listed == reached
-        for node, depth, _ in reached:
-            assert node.start < depth <= node.end
-            assert not node.is_detached
+        reached = {branch.page: branch for branch in branches if branch.page is not None}
+        assert waiters.halts == reached
+        for branch in branches:
+            assert (branch.page is not None) == (branch.cached > branch.start)
+            if branch.page is not None:
+                node = self.cache.core.picture().node_at(branch.place)
+                assert node is not None
+                assert not node.is_detached
+                assert node.pages[(branch.cached - node.start) // self.page_tokens - 1] == branch.page
         assert waiters.pending_tokens == sum(branch.end - branch.cached for branch in branches)
         for branch in branches:
             assert branch.parent is None or branch.members or len(branch.children) > 1, "a chain was not joined"
@@ -134,10 +136,10 @@ class WaitersMachine(CacheMachine):
 
     def teardown(self) -> None:
         for place in self.places:
-            self.cache.tree.waiters.leave(place.waiter)
+            self.cache.waiters.leave(place.waiter)
         if hasattr(self, "cache"):
-            assert not self.cache.tree.waiters.roots
-            assert not self.cache.tree.waiters.halts
+            assert not self.cache.waiters.roots
+            assert not self.cache.waiters.halts
 
 
 WaitersMachine.TestCase.settings = settings(

@@ -253,7 +253,7 @@ def test_ten_thousand_requests_that_share_a_prompt_compute_it_once_and_go_on() -
     assert harness.runner.prefilled_tokens <= 40 + 3 * (len(harness.terminal) + 2 * 64)
     harness.take(intake.abort(harness.state, None))
     assert len(harness.terminal) == 10_000
-    assert not harness.state.cache.tree.waiters.roots
+    assert not harness.state.cache.waiters.roots
 
 
 def test_depth_first_runs_what_shares_a_prefix_together() -> None:

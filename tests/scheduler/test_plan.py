@@ -65,7 +65,7 @@ def test_a_row_retracted_in_the_plan_that_admits_it_never_reaches_the_runner(mon
 
 def test_a_request_that_no_longer_fits_a_pool_with_quarantined_pages_ends_with_an_error() -> None:
     harness = make_harness(num_pages=8, page_tokens=4)
-    harness.state.cache.pool.quarantine(PageId(0), "test")
+    harness.state.cache.core.ledger.set_aside({PageId(0): "test"})
     harness.submit("a", [1] * 31, max_new_tokens=1)
     harness.run()
     ended = harness.terminal["a"]

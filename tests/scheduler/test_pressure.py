@@ -118,7 +118,7 @@ def test_of_two_with_about_as_many_pages_the_one_that_has_computed_less_in_them_
     decoding(harness, "oldest", "done")
     harness.submit("begun", prompt_of(2, 44), max_new_tokens=30)
     harness.send_plan()
-    assert harness.state.running["begun"].lease.own_pages >= 11
+    assert harness.state.cache.own_pages(harness.state.running["begun"].lease) >= 11
     assert harness.state.running["begun"].computed_tokens == 0
     oldest = harness.state.running["oldest"]
     extend(harness.state, Draft(), oldest, (len(oldest.lease.page_ids) + harness.state.cache.free_pages + 1) * 4)

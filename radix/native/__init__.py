@@ -1,0 +1,1 @@
+"""The tree with its pages as a compiled library, and its face in Python."""

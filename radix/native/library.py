@@ -1,0 +1,63 @@
+"""The C functions of `csrc`, with the types of their arguments. Knows no leases."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_bool, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
+from pathlib import Path
+from typing import TypeAlias
+
+SOURCES = Path(__file__).parent / "csrc"
+
+Library: TypeAlias = ctypes.CDLL
+
+_Type: TypeAlias = "type[c_bool | c_double | c_int32 | c_int64 | c_void_p] | None"
+_Argument: TypeAlias = "type[c_char_p | c_double | c_int32 | c_int64 | c_uint64 | c_void_p | ctypes._Pointer[c_int64]]"
+
+_TREE = c_void_p
+_TOKENS = (c_char_p, c_int64)
+_PLACE = (c_int32, c_int32)
+_SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
+    "new": (
+        c_void_p,
+        (c_int32, c_int32, c_int32, c_uint64, c_int32, c_double, c_double, c_double, *[c_void_p] * 4),
+    ),
+    "delete": (None, (_TREE,)),
+    "num_bytes": (c_int64, (_TREE,)),
+    "tell_time": (None, (_TREE, c_double)),
+    "find": (None, (_TREE, c_int32, *_TOKENS)),
+    "lease": (None, (_TREE, c_int32, *_TOKENS)),
+    "unpin": (None, (_TREE, *_PLACE)),
+    "allocate": (c_bool, (_TREE, c_int64)),
+    "commit": (None, (_TREE, c_void_p, *_TOKENS)),
+    "release": (None, (_TREE, c_void_p, *_TOKENS)),
+    "held_by_one": (c_int64, (_TREE, *_PLACE)),
+    "evict": (c_int64, (_TREE, c_int64)),
+    "flush": (c_int64, (_TREE,)),
+    "forget": (c_bool, (_TREE, c_int32)),
+    "quarantine": (None, (_TREE, c_int32)),
+    "follow": (None, (_TREE, c_int32, *_PLACE, *_TOKENS)),
+    "continued": (None, (_TREE, c_int32, *_PLACE, *_TOKENS, c_void_p)),
+    "count_held": (None, (_TREE, c_int64, c_int64, c_void_p)),
+    "told": (c_void_p, (_TREE, POINTER(c_int64))),
+    "events_of": (c_void_p, (_TREE, c_int32, POINTER(c_int64))),
+    "picture": (c_void_p, (_TREE, POINTER(c_int64))),
+}
+
+
+def opened(path: Path) -> Library:
+    """Load the library that was built of `SOURCES`.
+
+    Raises:
+        OSError: the file can't be loaded.
+    """
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"radix_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def values_at(address: int, count: int) -> list[int]:
+    """Copy `count` 64-bit integers."""
+    return list((c_int64 * count).from_address(address)) if count else []

@@ -1,0 +1,208 @@
+"""The tree with its pages in plain Python: the reference, and what runs where nothing can be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from .core import Picture, Times
+from .eviction.policy import Policy
+from .lease import NO_HINTS, ROOT, Hints, Lease, Place
+from .node import TOKEN_BYTES, Namespace, Node
+from .pages import REQUEST, OutOfPages, PageId, PagePool, Pages, pages_of
+from .tree import Fork, Position, RadixTree
+
+
+class PureCore:
+    """A `Core` of Python objects: a `RadixTree` over a `PagePool`."""
+
+    def __init__(self, *, num_pages: int, page_tokens: int, policy: Policy) -> None:
+        self.page_tokens = page_tokens
+        self.ledger = PagePool(num_pages)
+        self.tree = RadixTree(page_tokens=page_tokens, pool=self.ledger, policy=policy)
+        self.waiters = self.tree.waiters
+        self.evicted_pages_total = 0
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that hold nothing."""
+        return len(self.ledger.free_ids)
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages of the tree that nobody pins."""
+        return self.tree.pins.evictable_pages
+
+    @property
+    def version(self) -> int:
+        """A number that has grown whenever the result of a match could have changed."""
+        return self.tree.version
+
+    def tell_time(self, now_s: float) -> None:
+        """Say what time it is, for wishes to keep pages."""
+        self.tree.queue.now_s = now_s
+
+    def find(self, namespace: Namespace, query: bytes) -> tuple[int, int]:
+        """Count the tokens in whole cached pages at the start of `query`, and those that a copied page would add."""
+        position, fork = self._find(namespace, query)
+        return position.depth if position else 0, fork.num_tokens if fork else 0
+
+    def lease(self, namespace: Namespace, query: bytes, hints: Hints) -> Lease:
+        """Pin what `find` finds, with a page for the copy where there is one."""
+        tree = self.tree
+        position, fork = self._find(namespace, query)
+        place, pages = (tree.place_of(position), tree.pages_to(position)) if position else (ROOT, pages_of())
+        tree.pin(place)
+        lease = Lease(namespace, place, pages, hints, self.page_tokens, tree.generation)
+        if fork is not None:
+            self._take_copy(lease, fork)
+        return lease
+
+    def copied(self, lease: Lease) -> None:
+        """Unpin the source of the lease's copy."""
+        if lease.copy_source is not None:
+            self.tree.unpin(lease.copy_source)
+            lease.copy_source = None
+
+    def allocate(self, num_pages: int) -> Pages:
+        """Hand pages to a request; evicts where too few are free."""
+        shortfall = num_pages - len(self.ledger.free_ids)
+        if shortfall > 0:
+            if shortfall > self.tree.pins.evictable_pages:
+                raise OutOfPages(needed=num_pages, available=self.free_pages + self.evictable_pages)
+            self.evict(shortfall)
+        return self.ledger.allocate(num_pages)
+
+    def commit(self, lease: Lease, rest: bytes) -> None:
+        """Enter whole pages: `rest` are the tokens behind the lease's depth."""
+        old = self._enter(lease, rest)
+        if old is not None:
+            self.tree.pin(lease.place)
+            self.tree.unpin(old)
+
+    def release(self, lease: Lease, rest: bytes) -> None:
+        """Enter the whole pages of `rest`, keep its tail for copying, free the lease's other pages, and unpin."""
+        tree = self.tree
+        version, depth = tree.version, lease.depth
+        held = self._enter(lease, rest)
+        end = lease.place.page
+        if end is not None:
+            node = tree.node_of(end)
+            if tree.version == version:
+                tree.touch(node)
+            if found := lease.cached_tokens - lease.copied_tokens:
+                self._count_hit(node, found)
+            if lease.hints is not NO_HINTS:
+                self._remember(node, lease.hints)
+        self.copied(lease)
+        own = lease.own_page_ids
+        tail = rest[(lease.depth - depth) * TOKEN_BYTES :]
+        if 0 < len(tail) < tree.page_bytes and self._keep_donor(lease, tail):
+            own.remove(lease.page_ids[lease.depth // self.page_tokens])
+        self.ledger.free(own, REQUEST)
+        tree.unpin(held or lease.place)
+
+    def own_pages(self, lease: Lease) -> int:
+        """Count the pages that releasing the lease would make free or evictable. O(nodes on the path held alone)."""
+        return len(lease.own_page_ids) + self.tree.pages_held_by_one(lease.place)
+
+    def evict(self, num_pages: int) -> int:
+        """Free up to `num_pages` of the tree's pages that nobody pins; returns how many."""
+        evicted = self.tree.evict(num_pages)
+        self.evicted_pages_total += evicted
+        return evicted
+
+    def flush(self) -> int:
+        """Forget the whole tree; returns how many pages came free."""
+        return self.tree.detach_all()
+
+    def forget(self, page: PageId) -> None:
+        """Take a page and all below it out of the tree, if it's there."""
+        node = self.tree.home[page]
+        if node is not None and not node.is_detached:
+            self.tree.detach_page(page)
+
+    def held(self, first: int, stop: int) -> Times:
+        """Count how often the tree, flushed parts that leases hold included, holds each page of [first, stop)."""
+        times = np.zeros(stop - first, np.intp)
+        for node in dict.fromkeys(self.tree.home[first:stop]):
+            if node is not None:
+                pages = np.frombuffer(node.pages, np.int32) - first
+                np.add.at(times, pages[(pages >= 0) & (pages < stop - first)], 1)
+        return times
+
+    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
+        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+        return self.tree.follow(namespace, place, rest)
+
+    def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
+        """Pick those of `first_pages` that go on from a cached place."""
+        return self.tree.continued(namespace, place, first_pages)
+
+    def picture(self) -> Picture:
+        """Show the tree itself."""
+        return self.tree
+
+    def _find(self, namespace: Namespace, query: bytes) -> tuple[Position | None, Fork | None]:
+        position = self.tree.match(namespace, query)
+        if position is None:
+            return None, None
+        offset = position.depth * TOKEN_BYTES
+        return position, self.tree.look_for_fork(position, query[offset : offset + self.tree.page_bytes])
+
+    def _take_copy(self, lease: Lease, fork: Fork) -> None:
+        source = Place(fork.page, fork.depth)
+        self.tree.pin(source)
+        try:
+            (page,) = self.allocate(1)
+        except OutOfPages:
+            self.tree.unpin(source)
+            return
+        lease.page_ids.append(page)
+        lease.cached_tokens += fork.num_tokens
+        lease.copied_tokens = fork.num_tokens
+        lease.copy = (fork.page, page)
+        lease.copy_source = source
+
+    def _enter(self, lease: Lease, rest: bytes) -> Place | None:
+        """Move the lease to the end of what it has computed; returns where it was, still pinned, if it moved."""
+        if self._is_stale(lease):
+            return None
+        old = lease.place
+        if old.depth + len(rest) // TOKEN_BYTES > lease.cached_tokens:
+            self.copied(lease)
+        num_pages = len(rest) // self.tree.page_bytes
+        if not num_pages:
+            return None
+        first = old.depth // self.page_tokens
+        end, duplicates = self.tree.insert(
+            self.tree.position_at(lease.namespace, old),
+            rest[: num_pages * self.tree.page_bytes],
+            lease.page_ids[first : first + num_pages],
+        )
+        lease.place = self.tree.place_of(end)
+        lease.duplicates = lease.duplicates + duplicates
+        return old
+
+    def _is_stale(self, lease: Lease) -> bool:
+        """Tell whether the tree has forgotten the path that the lease holds: nothing more enters it."""
+        if lease.generation != self.tree.generation:
+            return True
+        return lease.place.page is not None and self.tree.node_of(lease.place.page).is_detached
+
+    def _count_hit(self, node: Node, found_tokens: int) -> None:
+        while found_tokens <= node.start and node.parent is not None:
+            node = node.parent
+        node.hits += 1
+
+    def _remember(self, node: Node, hints: Hints) -> None:
+        """Write wishes down where a lease ends; what is above can't go before it and inherits them."""
+        node.priority = max(node.priority, hints.priority)
+        node.keep_until_s = max(node.keep_until_s, self.tree.queue.now_s + hints.keep_s)
+
+    def _keep_donor(self, lease: Lease, tail: bytes) -> bool:
+        if self._is_stale(lease) or lease.depth + len(tail) // TOKEN_BYTES <= lease.cached_tokens:
+            return False
+        page = lease.page_ids[lease.depth // self.page_tokens]
+        return self.tree.insert_donor(self.tree.position_at(lease.namespace, lease.place), tail, page)
