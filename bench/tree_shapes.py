@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radix.cache import Namespace, PrefixCache
+from radix.native.core import NativeCore
 
 NAMESPACE = Namespace("model", None, "")
 PAGE_TOKENS = 16
@@ -116,7 +117,10 @@ def replay(cache: PrefixCache, requests: list[Request]) -> None:
 
 
 def bytes_per_cached_token() -> float:
-    """Memory of tree, pool and ledger for each token cached once the agent trace has filled the pool."""
+    """Memory of tree, pool and ledger for each token cached once the agent trace has filled the pool.
+
+    What the compiled tree takes by itself is its own count: Python doesn't see it.
+    """
     requests = agent()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -124,7 +128,8 @@ def bytes_per_cached_token() -> float:
     replay(cache, requests)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return (after - before) / (cache.cached_pages * PAGE_TOKENS)
+    compiled = cache.core.num_bytes if isinstance(cache.core, NativeCore) else 0
+    return (after - before + compiled) / (cache.cached_pages * PAGE_TOKENS)
 
 
 def middle(values: list[float]) -> float:

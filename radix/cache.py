@@ -15,6 +15,8 @@ from .core import Core
 from .eviction.lru import Lru
 from .eviction.policy import Policy
 from .lease import NO_HINTS, Hints, Lease
+from .native.build import load_library
+from .native.core import NativeCore, formula_of
 from .node import Namespace, token_bytes
 from .pages import QUARANTINED, TREE, OutOfPages, PageId, Pages, pages_of
 from .pure import PureCore
@@ -27,11 +29,13 @@ LOW_WATER_DIVISOR = 256
 """One page in so many is kept free between steps, once the pool has filled up."""
 
 AUDIT_PAGES = 4096
-"""Pages looked at by one call of `audit`: a fraction of a millisecond."""
+"""Pages looked at by one call of `audit`: under a millisecond, beside 256 leases."""
 
 
 class PrefixCache:
     """All pages of a KV pool: free, leased to requests, or cached under the tokens that they hold.
+
+    Compiled where it can be and where the policy is one of ours, unless that is not wished for; the same otherwise.
 
     >>> cache = PrefixCache(num_pages=8, page_tokens=2)
     >>> chat = Namespace("model", None, "")
@@ -46,13 +50,15 @@ class PrefixCache:
     (5, 3, 3)
     """
 
-    def __init__(self, *, num_pages: int, page_tokens: int, policy: Policy | None = None) -> None:
+    def __init__(
+        self, *, num_pages: int, page_tokens: int, policy: Policy | None = None, is_compiled: bool = True
+    ) -> None:
         if num_pages < 1 or page_tokens < 1:
             raise ValueError(f"num_pages and page_tokens must be >= 1, got {num_pages} and {page_tokens}")
         self.num_pages = num_pages
         self.page_tokens = page_tokens
         self.low_water_pages = num_pages // LOW_WATER_DIVISOR
-        self.core: Core = PureCore(num_pages=num_pages, page_tokens=page_tokens, policy=policy or Lru(num_pages))
+        self.core = _core(num_pages, page_tokens, policy or Lru(num_pages), is_compiled=is_compiled)
         self.leases: set[Lease] = set()
         self._audited_pages = 0
 
@@ -213,3 +219,10 @@ class PrefixCache:
         if len(token_ids) > len(lease.page_ids) * self.page_tokens:
             raise ValueError(f"{len(token_ids)} tokens can't have been computed in {len(lease.page_ids)} pages")
         return token_bytes(token_ids[lease.depth :])
+
+
+def _core(num_pages: int, page_tokens: int, policy: Policy, *, is_compiled: bool) -> Core:
+    library = load_library() if is_compiled and formula_of(policy) is not None else None
+    if library is None:
+        return PureCore(num_pages=num_pages, page_tokens=page_tokens, policy=policy)
+    return NativeCore(library, num_pages=num_pages, page_tokens=page_tokens, policy=policy)

@@ -75,6 +75,10 @@ class Core(Cached, Protocol):
     def version(self) -> int:
         """A number that has grown whenever the result of a match could have changed."""
 
+    @property
+    def generation(self) -> int:
+        """The number of flushes: what was leased before the last one enters no more."""
+
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""
 

@@ -11,7 +11,7 @@ from .core import Core, Ledger, Picture, Times
 from .eviction.queue import is_candidate
 from .lease import Lease, Place
 from .node import TOKEN_BYTES, Node
-from .pages import Owner, PageId, Pages
+from .pages import Owner, PageId, Pages, pages_of
 
 
 def check(core: Core, leases: Iterable[Lease]) -> None:
@@ -59,14 +59,12 @@ def quarantine_mismatches(core: Core, leases: Iterable[Lease], first: int, stop:
 
 def _times(runs: Iterable[Pages], first: int, stop: int) -> Times:
     """Count how often each page of [first, stop) occurs."""
-    times = np.zeros(stop - first, np.intp)
+    held = pages_of()
     for run in runs:
-        if run:
-            pages = np.frombuffer(run, np.int32)
-            within = pages[(pages >= first) & (pages < stop)]
-            if len(within):
-                times += np.bincount(within - first, minlength=stop - first)
-    return times
+        held += run
+    pages = np.frombuffer(held or pages_of([stop]), np.int32)
+    within = pages[(pages >= first) & (pages < stop)]
+    return np.bincount(within - first, minlength=stop - first)
 
 
 def _claims(ledger: Ledger, tree: Picture, nodes: list[Node], leases: list[Lease]) -> Iterator[tuple[Owner, PageId]]:

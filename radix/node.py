@@ -14,6 +14,9 @@ from .pages import Pages
 
 TOKEN_BYTES = 4
 
+NO_ENDS: dict[int, int] = {}
+"""Of a node in which no lease ends: one for all, so never to be written to."""
+
 _INT32 = np.dtype(np.int32)
 
 
@@ -71,7 +74,7 @@ class Node:
         self.namespace = namespace
         self.children: dict[bytes, Node] = {}
         self.forks: dict[bytes, dict[Node, None]] = {}
-        self.ends: dict[int, int] = {}
+        self.ends = NO_ENDS
         self.pinned_children = 0
         self.pinned_pages = 0
         self.queued_as = 0

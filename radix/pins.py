@@ -6,7 +6,7 @@ A pin at a position holds every page from the root to it. Knows nodes, not how t
 from __future__ import annotations
 
 from .eviction.queue import EvictionQueue
-from .node import TOKEN_BYTES, Node
+from .node import NO_ENDS, TOKEN_BYTES, Node
 from .pages import TREE, PagePool
 
 
@@ -30,7 +30,10 @@ class Pins:
             ends[depth] += 1
             return
         had_ends = bool(ends)
-        ends[depth] = 1
+        if had_ends:
+            ends[depth] = 1
+        else:
+            node.ends = {depth: 1}
         if node.pinned_children:
             return
         pinned = -(-(depth - node.start) // self.page_tokens)
@@ -55,7 +58,10 @@ class Pins:
         if ends[depth] > 1:
             ends[depth] -= 1
             return None
-        del ends[depth]
+        if len(ends) > 1:
+            del ends[depth]
+        else:
+            node.ends = NO_ENDS
         while not node.pinned_children:
             self._shrink(node)
             if node.ends:

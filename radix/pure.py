@@ -39,6 +39,11 @@ class PureCore:
         """A number that has grown whenever the result of a match could have changed."""
         return self.tree.version
 
+    @property
+    def generation(self) -> int:
+        """The number of flushes."""
+        return self.tree.generation
+
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""
         self.tree.queue.now_s = now_s

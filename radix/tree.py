@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .eviction.policy import Policy
 from .eviction.queue import EvictionQueue
 from .lease import ROOT, Place
-from .node import TOKEN_BYTES, Namespace, Node, common_run, common_tokens
+from .node import NO_ENDS, TOKEN_BYTES, Namespace, Node, common_run, common_tokens
 from .pages import TREE, PageId, PagePool, Pages, pages_of
 from .pins import Pins
 from .waiters import Waiters
@@ -313,8 +313,8 @@ class RadixTree:
         node.parent, node.start = upper, depth
         node.key, node.pages = node.key[num_bytes:], node.pages[num_pages:]
         self._link(node)
-        upper.ends = {end: count for end, count in node.ends.items() if end <= depth}
-        node.ends = {end: count for end, count in node.ends.items() if end > depth}
+        upper.ends = {end: count for end, count in node.ends.items() if end <= depth} or NO_ENDS
+        node.ends = {end: count for end, count in node.ends.items() if end > depth} or NO_ENDS
         upper.pinned_pages = min(node.pinned_pages, num_pages)
         node.pinned_pages -= upper.pinned_pages
         upper.pinned_children = int(node.is_pinned)

@@ -181,8 +181,10 @@ def _fetch_demo() -> int:
 
 def _build_kernels() -> int:
     from model_runner.kernels.build import CannotBuild, built, own_isa
+    from radix.native.build import built as built_tree
 
     try:
+        print(built_tree())
         print(built(own_isa()))
     except CannotBuild as error:
         return _error(error, _FAILED)

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 STATS_EVERY_S = 1.0
 SUMMARY_EVERY_S = 10.0
-AUDIT_EVERY_S = 60.0
 
 
 class RunnerFailed(Exception):
@@ -55,7 +54,6 @@ class Loop:
     busy_s: float = 0.0
     next_stats_s: float = 0.0
     next_summary_s: float = 0.0
-    next_audit_s: float = 0.0
     summarised_steps: int = 0
 
     def run(self) -> None:
@@ -171,9 +169,7 @@ class Loop:
         self.next_stats_s = now_s + STATS_EVERY_S
         stats = self._stats(now_s)
         self._send([Reply(client, stats) for client in self.clients])
-        if now_s >= self.next_audit_s:
-            self.next_audit_s = now_s + AUDIT_EVERY_S
-            self.state.cache.audit()
+        self.state.cache.audit()
         if now_s < self.next_summary_s:
             return
         self.next_summary_s = now_s + SUMMARY_EVERY_S

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT: dict[str, set[str]] = {
     "wire": set(),
-    "radix": set(),
+    "radix": {"wire"},
     "scheduler": {"radix", "wire"},
     "model_runner": {"wire"},
     "runtime": {"wire", "radix", "scheduler", "model_runner"},

@@ -1,38 +1,21 @@
-"""Compiles the kernels into a per-user cache, once for every source, compiler and CPU. Knows no torch.
-
-A built library is named by a digest of all that it depends on, written beside its place and renamed into it, under a
-lock, so that servers that start at the same time build it once.
-"""
+"""The kernels as a library, compiled once for every source, compiler and CPU. Knows no torch."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import logging
-import os
-import shutil
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
+
+from wire import native
+from wire.native import CannotBuild, cache_directory
 
 from .cpu import Isa, best_isa, cpu_flags
 
-log = logging.getLogger(__name__)
+__all__ = ["SOURCES", "CannotBuild", "built", "cache_directory", "own_isa"]
 
 SOURCES = Path(__file__).parent / "csrc"
-COMPILERS = ("g++", "c++", "clang++")
-_TIMEOUT_S = 300.0
 
 # No contraction: a product and a sum are fused where the source says so, in every instance of a template alike.
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")
-
-
-class CannotBuild(Exception):
-    """Why there is no library, in words for the operator."""
 
 
 def own_isa() -> Isa:
@@ -48,86 +31,12 @@ def own_isa() -> Isa:
 
 
 def built(isa: Isa, *, cache: Path | None = None, extra_flags: Sequence[str] = ()) -> Path:
-    """The kernels' library for an instruction set, compiled now if nobody has yet.
+    """The kernels' library for an instruction set, compiled now if nobody has yet (about 20 s).
 
     Raises:
         CannotBuild: no compiler, one that fails, or a cache that can't be written.
     """
-    compiler = _compiler()
     flags = (*_FLAGS, *isa.flags, *extra_flags)
-    directory = cache_directory() if cache is None else cache
-    library = directory / f"{isa.value}-{_digest(compiler, flags)}.so"
-    if library.exists():
-        return library
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(library.with_suffix(".lock")):
-            if not library.exists():
-                _build(compiler, flags, library)
-    except OSError as error:
-        raise CannotBuild(f"the cache {directory} can't be written ({error.strerror}); set XDG_CACHE_HOME") from error
-    return library
-
-
-def cache_directory() -> Path:
-    """Where built libraries lie: `$XDG_CACHE_HOME/axil/kernels`, by default under `~/.cache`."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "axil" / "kernels"
-
-
-def _compiler() -> str:
-    named = os.environ.get("CXX")
-    for name in (named,) if named else COMPILERS:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    looked_for = f"CXX={named}" if named else ", ".join(COMPILERS)
-    raise CannotBuild(f"no C++ compiler was found ({looked_for}); on Debian and Ubuntu: sudo apt install g++")
-
-
-def _digest(compiler: str, flags: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    version = _run([compiler, "--version"])
-    for part in (*flags, compiler, version, *sorted(cpu_flags())):
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _build(compiler: str, flags: Sequence[str], library: Path) -> None:
-    log.info("building the CPU kernels, once: about 20 s compiler=%s cache=%s", compiler, library.parent)
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        objects = [Path(scratch) / f"{path.stem}.o" for path in sorted(SOURCES.glob("*.cpp"))]
-        commands = [[compiler, *flags, "-c", str(SOURCES / f"{path.stem}.cpp"), "-o", str(path)] for path in objects]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-            list(executor.map(_run, commands))
-        linked = Path(scratch) / library.name
-        _run([compiler, *flags, "-shared", *map(str, objects), "-o", str(linked)])
-        linked.replace(library)
-    log.info("kernels built seconds=%.1f path=%s", time.monotonic() - started, library)
-
-
-def _run(command: Sequence[str]) -> str:
-    """The command's output.
-
-    Raises:
-        CannotBuild: it failed; with the first line of what it said that names an error.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotBuild(f"{command[0]} could not be run: {error}") from error
-    if done.returncode == 0:
-        return done.stdout
-    said = (done.stderr or done.stdout).splitlines()
-    why = next((line for line in said if "error" in line.lower()), said[0] if said else f"status {done.returncode}")
-    raise CannotBuild(f"{command[0]} failed: {why.strip()}")
+    return native.built(
+        SOURCES, name=isa.value, what="the kernels", flags=flags, depends_on=sorted(cpu_flags()), cache=cache
+    )

@@ -114,6 +114,11 @@ class NativeCore:
         """How many pages were evicted."""
         return self._figures[Figure.EVICTED_TOTAL]
 
+    @property
+    def generation(self) -> int:
+        """The number of flushes."""
+        return self._figures[_GENERATION]
+
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""
         self._library.radix_tell_time(self._tree, now_s)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from radix.cache import Lease, Namespace, PrefixCache
+from radix.cache import Lease, Namespace, PageId, PrefixCache
+from radix.native.ledger import Figure, SharedLedger
+from radix.pages import PagePool
 
 CHAT = Namespace("model", None, "")
 OTHER = Namespace("model", None, "other")
@@ -31,3 +33,15 @@ def serve(cache: PrefixCache, tokens: Iterable[int], namespace: Namespace = CHAT
     cache.release(lease, ids(tokens))
     cache.check()
     return lease
+
+
+def put_on_free_list(cache: PrefixCache, pages: Iterable[PageId]) -> None:
+    """Break the ledger: pages that are held are to be given out."""
+    ledger = cache.core.ledger
+    for page in pages:
+        if isinstance(ledger, SharedLedger):
+            ledger.free_table[ledger.figures[Figure.FREE]] = page
+            ledger.figures[Figure.FREE] += 1
+        else:
+            assert isinstance(ledger, PagePool)
+            ledger.free_ids.append(page)

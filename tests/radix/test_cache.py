@@ -8,11 +8,13 @@ import pytest
 from radix.cache import PrefixCache
 from radix.node import Node
 from radix.pages import Owner
-from tests.radix.serving import CHAT, ids, serve, start
+from tests.radix.serving import CHAT, ids, put_on_free_list, serve, start
+
+pytestmark = pytest.mark.usefixtures("each_core")
 
 
 @pytest.fixture
-def cache() -> PrefixCache:
+def cache(each_core: str) -> PrefixCache:
     return PrefixCache(num_pages=16, page_tokens=4)
 
 
@@ -173,7 +175,7 @@ def test_a_cached_page_that_is_also_on_the_free_list_is_set_aside_and_serving_go
 ) -> None:
     lease = serve(cache, range(16))
     page = lease.page_ids[2]
-    cache.core.ledger.free_ids.append(page)
+    put_on_free_list(cache, [page])
     with caplog.at_level(logging.ERROR):
         assert cache.audit() == 1
     assert f"page={page}" in caplog.text
@@ -189,8 +191,8 @@ def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(ca
     serve(cache, range(12))
     lease = start(cache, [*range(12), 50, 51])
     own, shared = lease.page_ids[3], lease.page_ids[1]
-    cache.core.ledger._owners[own] = Owner.TREE
-    cache.core.ledger._owners[shared] = Owner.FREE
+    cache.core.ledger.owners()[own] = Owner.TREE
+    cache.core.ledger.owners()[shared] = Owner.FREE
     assert cache.audit() == 2
     cache.check()
     assert cache.match(CHAT, ids(range(12))) == 4
@@ -204,7 +206,7 @@ def test_a_wrong_ledger_entry_under_live_leases_costs_one_page_and_no_request(ca
 
 def test_nothing_enters_from_an_own_page_on_that_was_set_aside(cache: PrefixCache) -> None:
     lease = start(cache, range(16))
-    cache.core.ledger._owners[lease.page_ids[1]] = Owner.FREE
+    cache.core.ledger.owners()[lease.page_ids[1]] = Owner.FREE
     assert cache.audit() == 1
     cache.commit(lease, ids(range(16)))
     cache.check()
@@ -225,7 +227,7 @@ def test_a_page_that_nobody_holds_is_set_aside(cache: PrefixCache) -> None:
 
 def test_all_of_a_namespace_can_be_set_aside(cache: PrefixCache) -> None:
     lease = serve(cache, range(8))
-    cache.core.ledger.free_ids += lease.page_ids
+    put_on_free_list(cache, lease.page_ids)
     assert cache.audit() == 2
     cache.check()
     assert not cache.core.picture().roots
@@ -257,7 +259,8 @@ def test_nothing_that_was_served_leaves_a_reference_cycle_behind() -> None:
     gc.disable()
     try:
         for start_at in range(0, 500, 5):
-            serve(cache, [*range(8), *range(start_at, start_at + 14)])
+            tokens = [*range(8), *range(start_at, start_at + 14)]
+            cache.release(start(cache, tokens), ids(tokens))
         cache.flush()
         live = sum(type(each) is Node for each in gc.get_objects())  # isinstance would ask proxies
     finally:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from radix.cache import Lease, Namespace, OutOfPages, PageId, PrefixCache
 from radix.tree import FORK_LOOK
+from tests.radix.twins import Twins, twin
 
 NAMESPACES = [Namespace("m", None, "a"), Namespace("m", None, "b")]
 UNLIMITED_PAGES = 3000
@@ -75,12 +76,16 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(page_tokens=st.sampled_from([1, 4, 16]), num_pages=st.sampled_from([5, 12, 30, UNLIMITED_PAGES]))
     def start(self, page_tokens: int, num_pages: int) -> None:
         self.page_tokens = page_tokens
-        self.cache = PrefixCache(num_pages=num_pages, page_tokens=page_tokens)
+        self.cache = self.make_cache(num_pages, page_tokens)
         self.naive = NaiveCache(page_tokens)
         self.slots: dict[PageId, list[tuple[Namespace, Tokens] | None]] = {}
         self.live: list[Request] = []
         self.seen: list[Tokens] = [()]
         self.flushes = 0
+
+    def make_cache(self, num_pages: int, page_tokens: int) -> PrefixCache:
+        """A compiled tree and one in Python, of which every operation is compared."""
+        return twin(PrefixCache(num_pages=num_pages, page_tokens=page_tokens))
 
     # --- rules
 
@@ -230,6 +235,8 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         self.cache.check()
+        if isinstance(self.cache.core, Twins):
+            self.cache.core.compare()
         assert self.cache.mismatches_total == 0
         own = sum(len(request.lease.own_page_ids) for request in self.live)
         assert own == self.cache.num_pages - self.cache.free_pages - self.cache.cached_pages
@@ -308,7 +315,7 @@ def test_a_long_random_life_breaks_nothing(page_tokens: int, num_pages: int) -> 
     random = Random(page_tokens * num_pages)
     machine = CacheMachine()
     machine.start(page_tokens, num_pages)
-    for _ in range(60 if num_pages == UNLIMITED_PAGES else 600):
+    for _ in range(60 if num_pages == UNLIMITED_PAGES else 300):
         operation = random.choice(["admit", "compute", "compute", "commit", "release", "serve", "serve", "flush"])
         pick, namespace = random.randrange(20), random.choice(NAMESPACES)
         tail = random.choices([0, 1, 2], k=random.randrange(12))

@@ -9,6 +9,8 @@ from tests.radix.serving import CHAT, ids, serve, start
 
 SYSTEM = range(100, 108)
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 
 def cached(cache: PrefixCache, tokens: range) -> int:
     return cache.match_pages(CHAT, ids(tokens))

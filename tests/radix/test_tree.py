@@ -7,6 +7,8 @@ from radix.cache import PrefixCache
 from radix.node import Node
 from tests.radix.serving import CHAT, OTHER, ids, serve, start
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 
 def nodes(cache: PrefixCache) -> list[Node]:
     return [node for root in cache.core.picture().roots.values() for node in root.walk() if node.parent is not None]

@@ -49,6 +49,10 @@ class WaitersMachine(CacheMachine):
         super().__init__()
         self.places: list[Place] = []
         self.arrivals = 0
+        self.is_compiled = True
+
+    def make_cache(self, num_pages: int, page_tokens: int) -> PrefixCache:
+        return PrefixCache(num_pages=num_pages, page_tokens=page_tokens, is_compiled=self.is_compiled)
 
     @rule(namespace=NAMESPACE, base=PICK, num_pages=NUM_PAGES, off=OFF, tail=TAIL, priority=st.integers(0, 1))
     def wait(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int], priority: int) -> None:
@@ -151,13 +155,17 @@ WaitersMachine.TestCase.settings = settings(
 TestWaitersAgainstTheDefinition = WaitersMachine.TestCase
 
 
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "python"])
 @pytest.mark.parametrize("page_tokens", [1, 4])
 @pytest.mark.parametrize("num_pages", [10, 40])
-def test_a_long_random_life_leaves_every_match_and_the_order_right(page_tokens: int, num_pages: int) -> None:
+def test_a_long_random_life_leaves_every_match_and_the_order_right(
+    page_tokens: int, num_pages: int, is_compiled: bool
+) -> None:
     random = Random(page_tokens * num_pages)
     machine = WaitersMachine()
+    machine.is_compiled = is_compiled
     machine.start(page_tokens, num_pages)
-    for _ in range(800):
+    for _ in range(400):
         pick, namespace = random.randrange(20), random.choice(NAMESPACES)
         tail = random.choices([0, 1], k=random.randrange(12))
         shape = (namespace, pick, random.randrange(5), random.choice([-1, 0, 1, 2]), tail)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import radix.native.build
 import runtime.embedded_model
 from model_runner.kernels import build
 from model_runner.kernels.cpu import Isa
@@ -129,10 +130,11 @@ def test_without_pip_the_fetch_names_another_way(
 def test_building_the_kernels_prints_where_they_lie_or_why_there_are_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(radix.native.build, "built", lambda: Path("/cache/tree.so"))
     monkeypatch.setattr(build, "built", lambda isa: Path(f"/cache/{isa.value}.so"))
     monkeypatch.setattr(build, "best_isa", lambda: Isa.AVX2)
     assert run(["build-kernels"], version="1.2.3") == 0
-    assert capsys.readouterr().out == "/cache/avx2.so\n"
+    assert capsys.readouterr().out == "/cache/tree.so\n/cache/avx2.so\n"
     monkeypatch.setattr(build, "best_isa", lambda: None)
     assert run(["build-kernels"], version="1.2.3") == 1
     assert "AVX2" in capsys.readouterr().err

@@ -62,7 +62,7 @@ class OrderMachine(SchedulerMachine):
         return any(
             running.computed_tokens < running.target_tokens
             and running.target_tokens >= shared
-            and not running.lease.is_stale
+            and running.lease.generation == state.cache.core.generation
             and running.request.namespace == request.namespace
             and np.array_equal(running.request.token_ids[:shared], request.token_ids[:shared])
             for running in state.running.values()

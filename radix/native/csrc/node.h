@@ -19,6 +19,7 @@ struct Node {
   bool is_donor = false;
   bool is_detached = false;
   int32_t root_id = -1;
+  int64_t made = 0;  // of a root: when, among roots
   std::vector<int32_t> key;
   Pages pages;
 

@@ -1,5 +1,6 @@
 #include "tree.h"
 
+#include <iterator>
 #include <unordered_set>
 
 namespace {
@@ -89,6 +90,7 @@ void Tree::recycle(Node* node) {
 
 int32_t Tree::make_root() {
   Node* root = make_node();
+  root->made = ++num_roots_made_;
   if (spare_roots_.empty()) {
     root->root_id = static_cast<int32_t>(roots_.size());
     roots_.push_back(root);
@@ -385,14 +387,15 @@ int64_t Tree::evict(int64_t num_pages) {
 }
 
 int64_t Tree::detach_all() {
-  const std::vector<Node*> roots = roots_;
+  std::vector<Node*> roots;
+  std::copy_if(roots_.begin(), roots_.end(), std::back_inserter(roots), [](const Node* root) { return root; });
+  std::sort(roots.begin(), roots.end(), [](const Node* one, const Node* other) { return one->made < other->made; });
   roots_.clear();
   spare_roots_.clear();
   ++version;
   ++generation;
   int64_t freed = 0;
-  for (Node* root : roots)
-    if (root) freed += detach(root);
+  for (Node* root : roots) freed += detach(root);
   queue.clear();
   return freed;
 }

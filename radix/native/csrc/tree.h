@@ -137,4 +137,5 @@ class Tree {
   std::vector<Node*> spare_;
   Pages freed_;
   int64_t visit_ = 0;
+  int64_t num_roots_made_ = 0;
 };
