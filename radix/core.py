@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .lease import Hints, Lease, Place
+from .lease import Hints, Lease
 from .node import Namespace, Node
 from .pages import Owner, PageId, Pages
 from .waiters import Cached, Waiters
@@ -134,8 +134,8 @@ class Picture(Protocol):
     def evictable_pages(self) -> int:
         """Pages that nobody pins, as they were counted."""
 
-    def node_at(self, place: Place) -> Node | None:
-        """Find the node that holds the page in which `place` ends; None at the root."""
+    def home_of(self, page: PageId) -> Node | None:
+        """Find the node that holds a page, also one that is forgotten but leased."""
 
     def queued(self) -> list[Node]:
         """List the nodes that stand in the queue of eviction."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from .core import Core, Ledger, Picture, Times
+from .core import Core, Picture, Times
 from .eviction.queue import is_candidate
 from .lease import Lease, Place
 from .node import TOKEN_BYTES, Node
@@ -19,7 +19,7 @@ def check(core: Core, leases: Iterable[Lease]) -> None:
     leases = list(leases)
     tree = core.picture()
     nodes = [node for root in tree.roots.values() for node in root.walk()]
-    _check_ledger(core.ledger, tree, nodes, leases)
+    _check_ledger(core, tree, nodes, leases)
     _check_shape(tree, nodes)
     _check_pins(tree, nodes, leases)
     queued = Counter(map(id, tree.queued()))
@@ -67,23 +67,11 @@ def _times(runs: Iterable[Pages], first: int, stop: int) -> Times:
     return np.bincount(within - first, minlength=stop - first)
 
 
-def _claims(ledger: Ledger, tree: Picture, nodes: list[Node], leases: list[Lease]) -> Iterator[tuple[Owner, PageId]]:
-    """Say for each page who acts as its owner, whatever the ledger says."""
-    for page in ledger.free_ids:
-        yield Owner.FREE, page
-    for node in [*nodes, *_detached(tree, leases)]:
-        for page in node.pages:
-            yield Owner.TREE, page
-    for lease in leases:
-        for page in lease.own_page_ids:
-            yield Owner.REQUEST, page
-
-
 def _detached(tree: Picture, leases: Iterable[Lease]) -> list[Node]:
     """Find the nodes that only leases still reach."""
     found: dict[Node, None] = {}
     for place in _pinned(leases):
-        node = tree.node_at(place)
+        node = None if place.page is None else tree.home_of(place.page)
         while node is not None:
             if node.is_detached:
                 found[node] = None
@@ -99,26 +87,28 @@ def _pinned(leases: Iterable[Lease]) -> Iterator[Place]:
             yield lease.copy_source
 
 
-def _check_ledger(ledger: Ledger, tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:
-    holders: dict[PageId, Owner] = {}
-    for owner, page in _claims(ledger, tree, nodes, leases):
-        if ledger.owner_of(page) == Owner.QUARANTINED and owner != Owner.FREE:
-            continue
-        assert page not in holders, f"page {page}: held by {holders[page].name} and {owner.name}"
-        assert ledger.owner_of(page) == owner, (
-            f"page {page}: {owner.name} has it, the ledger says {ledger.owner_of(page).name}"
-        )
-        holders[page] = owner
-    for page in range(ledger.num_pages):
-        assert page in holders or ledger.owner_of(page) == Owner.QUARANTINED, (
-            f"page {page}: leaked; {ledger.events_of(page)}"
-        )
-    counts = Counter(ledger.owner_of(page) for page in range(ledger.num_pages))
-    for owner in Owner:
-        assert ledger.num_owned(owner) == counts[owner], (
-            f"{owner.name}: counted {ledger.num_owned(owner)}, is {counts[owner]}"
-        )
-    assert sum(ledger.num_owned(owner) for owner in Owner) == ledger.num_pages
+def _check_ledger(core: Core, tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:
+    ledger = core.ledger
+    owners = ledger.owners()
+    claims: dict[Owner, Iterable[Pages]] = {
+        Owner.FREE: [ledger.free_ids],
+        Owner.REQUEST: (lease.own_page_ids for lease in leases),
+        Owner.TREE: (node.pages for node in [*nodes, *_detached(tree, leases)]),
+    }
+    for owner, runs in claims.items():
+        times = _times(runs, 0, ledger.num_pages)
+        is_wrong = times != (owners == owner)
+        if owner != Owner.FREE:  # what was set aside may still be in somebody's hands
+            is_wrong &= owners != Owner.QUARANTINED
+        for page in np.flatnonzero(is_wrong).tolist():
+            raise AssertionError(
+                f"page {page}: {owner.name} has it {times[page]} times, the ledger says {ledger.owner_of(page).name};"
+                f" {ledger.events_of(page)}"
+            )
+        if owner == Owner.TREE:
+            assert np.array_equal(core.held(0, ledger.num_pages), times), "pages whose home is another node"
+    counts = np.bincount(owners, minlength=len(Owner)).tolist()
+    assert [ledger.num_owned(owner) for owner in Owner] == counts, f"owners are miscounted: there are {counts}"
 
 
 def _check_shape(tree: Picture, nodes: list[Node]) -> None:
@@ -127,9 +117,7 @@ def _check_shape(tree: Picture, nodes: list[Node]) -> None:
         assert root.parent is None and not root.pages and not root.key
         assert root.children or root.is_pinned, f"{namespace}: an empty root was kept"
     for node in nodes:
-        for index, page in enumerate(node.pages, 1):
-            place = Place(page, min(node.start + index * tree.page_tokens, node.end))
-            assert tree.node_at(place) is node, f"page {page}: its home is another node"
+        assert all(tree.home_of(page) is node for page in node.pages), f"node at {node.start}: not its pages' home"
         assert not node.is_detached, f"node at {node.start}: detached, but in the tree"
         forks = {child for siblings in node.forks.values() for child in siblings}
         assert forks == set(node.children.values()), f"node at {node.start}: the fork index is not the children"
@@ -147,7 +135,7 @@ def _check_pins(tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:
     ends: dict[Node, Counter[int]] = {}
     pinned: dict[Node, set[Node]] = {}
     for place in _pinned(leases):
-        node = tree.node_at(place)
+        node = None if place.page is None else tree.home_of(place.page)
         if node is None:
             continue
         ends.setdefault(node, Counter())[place.depth] += 1

@@ -22,7 +22,7 @@ PageId: TypeAlias = int
 Pages: TypeAlias = "array[PageId]"
 """Page ids in a row: four bytes each, and numpy reads them in place."""
 
-RING_EVENTS = 1024
+RING_EVENTS = 768
 
 _NUMPY_FROM_PAGES = 24
 """With fewer pages a loop is faster than numpy's fixed cost."""

@@ -134,9 +134,9 @@ class RadixTree:
         assert node is not None
         return node
 
-    def node_at(self, place: Place) -> Node | None:
-        """Find the node that holds the page in which `place` ends; None at the root."""
-        return None if place.page is None else self.home[place.page]
+    def home_of(self, page: PageId) -> Node | None:
+        """Find the node that holds a page, also one that is forgotten but leased."""
+        return self.home[page]
 
     def position_at(self, namespace: Namespace, place: Place) -> Position:
         """Find a place again; makes the root of a new namespace."""

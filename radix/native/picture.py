@@ -6,7 +6,6 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from radix.lease import Place
 from radix.node import TOKEN_BYTES, Namespace, Node
 from radix.pages import PageId
 
@@ -56,9 +55,9 @@ class NativePicture:
                 node.children[child.first_page] = child
                 node.forks.setdefault(child.first_page[:TOKEN_BYTES], {})[child] = None
 
-    def node_at(self, place: Place) -> Node | None:
-        """Find the node that holds the page in which `place` ends; None at the root."""
-        return None if place.page is None else self._home.get(place.page)
+    def home_of(self, page: PageId) -> Node | None:
+        """Find the node that holds a page, also one that is forgotten but leased."""
+        return self._home.get(page)
 
     def queued(self) -> list[Node]:
         """List the nodes that stand in the queue of eviction."""

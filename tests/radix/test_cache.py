@@ -225,6 +225,17 @@ def test_a_page_that_nobody_holds_is_set_aside(cache: PrefixCache) -> None:
     assert (cache.quarantined_pages, cache.cached_pages, cache.free_pages) == (1, 1, 14)
 
 
+def test_an_audit_looks_at_some_pages_at_a_time_and_at_all_of_them_in_turn(cache: PrefixCache) -> None:
+    lease = start(cache, range(64))
+    lease.page_ids.pop()
+    lost = 15
+    assert [cache.audit(6) for _ in range(2)] == [0, 0]
+    assert cache.audit(6) == 1
+    assert cache.core.ledger.owner_of(lost) == Owner.QUARANTINED
+    assert [cache.audit(6) for _ in range(3)] == [0, 0, 0]
+    cache.check()
+
+
 def test_all_of_a_namespace_can_be_set_aside(cache: PrefixCache) -> None:
     lease = serve(cache, range(8))
     put_on_free_list(cache, lease.page_ids)

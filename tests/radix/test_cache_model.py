@@ -288,7 +288,8 @@ class CacheMachine(RuleBasedStateMachine):
 
 def is_held(cache: PrefixCache, lease: Lease) -> bool:
     """Whether the tree has every page of the path that the lease pins."""
-    node, depth = cache.core.picture().node_at(lease.place), lease.depth
+    page, depth = lease.place
+    node = None if page is None else cache.core.picture().home_of(page)
     while node is not None and node.parent is not None:
         if not node.start < depth <= node.start + len(node.pages) * cache.page_tokens:
             return False

@@ -123,12 +123,13 @@ class WaitersMachine(CacheMachine):
     def halts_are_where_cached_parts_end(self) -> None:
         waiters = self.cache.waiters
         branches = [branch for root in waiters.roots.values() for branch in root.walk()]
+        picture = self.cache.core.picture()
         reached = {branch.page: branch for branch in branches if branch.page is not None}
         assert waiters.halts == reached
         for branch in branches:
             assert (branch.page is not None) == (branch.cached > branch.start)
             if branch.page is not None:
-                node = self.cache.core.picture().node_at(branch.place)
+                node = picture.home_of(branch.page)
                 assert node is not None
                 assert not node.is_detached
                 assert node.pages[(branch.cached - node.start) // self.page_tokens - 1] == branch.page

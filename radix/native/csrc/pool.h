@@ -91,7 +91,7 @@ class Pool {
   std::vector<Contradiction> contradictions;
 
  private:
-  static constexpr int64_t kRingEvents = 1024;
+  static constexpr int64_t kRingEvents = 768;
 
   bool is_rightful(int32_t page, Owner owner, Event event) {
     const uint8_t actual = owners_[page];
