@@ -14,6 +14,10 @@ from typing import Literal, Protocol, assert_never
 
 from wire.errors import BY_CODE, AxilError, Broken, DuplicateId, Unavailable
 from wire.messages import (
+    Answer,
+    Answered,
+    Ask,
+    Asked,
     Cancel,
     Control,
     ControlReply,
@@ -31,6 +35,7 @@ from wire.messages import (
 )
 
 from .open_request import OpenRequest
+from .peers import Peers
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +63,15 @@ class SchedulerClient:
     `receive` must run in a task. Until the first `Stats` new work is refused as Unavailable.
     """
 
-    def __init__(self, socket: FrameSocket) -> None:
+    def __init__(self, socket: FrameSocket, *, num_others: int = 0) -> None:
+        """`num_others` is how many other tokenizers serve the same port."""
         self._socket = socket
         self._open: dict[str, OpenRequest] = {}
         self._left: dict[str, OpenRequest] = {}
         self._controls: dict[int, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count(1)
         self._first_stats = asyncio.Event()
+        self.peers = Peers(self._send, num_others=num_others)
         self._refusal: MakeError | None = _starting
         self._stats = Stats()
         self._stats_at = 0.0
@@ -241,6 +248,10 @@ class SchedulerClient:
                 reply = self._controls.get(message.control_id)
                 if reply is not None and not reply.done():
                     reply.set_result(message)
+            case Asked():
+                self.peers.take_asked(message)
+            case Answered():
+                self.peers.take_answer(message)
             case _:
                 assert_never(message)
 
@@ -262,7 +273,7 @@ class SchedulerClient:
     def _forget(self, request_id: str) -> OpenRequest | None:
         return self._open.pop(request_id, None)
 
-    def _send(self, message: Submit | Cancel | Finish | Control) -> None:
+    def _send(self, message: Submit | Cancel | Finish | Control | Ask | Answer) -> None:
         self._socket.send(encode(message))
 
 

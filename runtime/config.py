@@ -10,6 +10,8 @@ from model_runner.config import RunnerConfig
 from scheduler.config import SchedulerConfig
 from wire.flags import flag
 
+MAX_TOKENIZER_WORKERS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
@@ -17,6 +19,7 @@ class HttpConfig:
 
     host: str = flag("127.0.0.1", "Address to listen on.")
     port: int = flag(30000, "Port to listen on; 0 takes a free one.")
+    tokenizer_workers: int = flag(1, "Processes that serve HTTP on the one port and work on text, each on a core.")
     api_key: str | None = flag(None, "Key that requests must carry (bearer or x-api-key); auto asks for none.")
     admin_api_key: str | None = flag(None, "Key for what operators do, such as /flush_cache; auto takes --api-key.")
     cors_origins: str | None = flag(
@@ -47,6 +50,10 @@ class HttpConfig:
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"--port must be in [0, 65535], got {self.port}")
+        if not 1 <= self.tokenizer_workers <= MAX_TOKENIZER_WORKERS:
+            raise ValueError(
+                f"--tokenizer-workers must be in [1, {MAX_TOKENIZER_WORKERS}], got {self.tokenizer_workers}"
+            )
         if self.max_body_bytes < 1:
             raise ValueError(f"--max-body-bytes must be at least 1, got {self.max_body_bytes}")
         if not 0 <= self.drain_seconds < math.inf:
@@ -83,6 +90,7 @@ class TokenizerLaunch:
     model_name: str
     config: HttpConfig
     server_info: dict[str, str | int | float | bool | None]
+    name: str = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

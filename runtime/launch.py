@@ -42,12 +42,14 @@ class Hurried(Exception):
 class Launch:
     """The processes of one server.
 
-    The first part is the one that clients talk to: it stops first, and the others when it has.
+    The first parts, `num_fronts` of them, are those that clients talk to: they stop first, and the others when they
+    have.
     """
 
-    def __init__(self, parts: Sequence[Part], *, forward: Callable[[str], None]) -> None:
+    def __init__(self, parts: Sequence[Part], *, forward: Callable[[str], None], num_fronts: int = 1) -> None:
         """`forward` is given every line that a part writes, from several threads."""
         self._parts = tuple(parts)
+        self._num_fronts = num_fronts
         self._forward = forward
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._living: dict[str, RunningPart] = {}
@@ -56,6 +58,11 @@ class Launch:
     def names(self) -> tuple[str, ...]:
         """The names of all parts."""
         return tuple(part.name for part in self._parts)
+
+    @property
+    def fronts(self) -> tuple[str, ...]:
+        """The names of the parts that clients talk to."""
+        return self.names[: self._num_fronts]
 
     @property
     def living(self) -> frozenset[str]:
@@ -168,10 +175,10 @@ def stop_in_order(launch: Launch, *, grace_s: float) -> Died | None:
     Raises:
         Hurried: a stop was asked for again, upon which everything has been killed.
     """
-    front, *others = launch.names
+    others = [name for name in launch.names if name not in launch.fronts]
     try:
-        launch.tell([front], Shutdown(grace_s=grace_s))
-        died = launch.wait_gone([front], within_s=grace_s + _EXIT_S)
+        launch.tell(launch.fronts, Shutdown(grace_s=grace_s))
+        died = launch.wait_gone(launch.fronts, within_s=grace_s + _EXIT_S)
         if died is not None:
             stop_after_death(launch, died)
             return died

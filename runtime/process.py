@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import resource
@@ -27,13 +26,15 @@ from wire.errors import AxilError, Broken, Unavailable
 from wire.sockets import Endpoints, connected
 
 from .client import SchedulerClient
-from .config import HttpConfig, TokenizerLaunch
+from .config import TokenizerLaunch
 from .generator import Generator
 from .http.app import build_app
 from .http.front import Front
 from .http.gate import Gate
+from .http.workers import answer_others
 from .link import Link
 from .metrics import Metrics
+from .port import bound
 from .text.answer_form import find_answer_form
 from .text.template import ChatTemplate, load_template
 from .text.tokenizer import ModelFiles, Tokenizer
@@ -51,57 +52,21 @@ FLUSH_S = 1.0
 def main() -> int:
     """Run the process; returns its exit status."""
     launch, child = adopt(TokenizerLaunch, is_killed_with_launcher=False)
-    wire_log.configure("tokenizer")
+    wire_log.configure(launch.name.replace(" ", "-"))
     try:
-        with listening(launch.config) as listener:
+        with bound(launch.config) as listener:
+            listener.listen(BACKLOG)
             return uvloop.run(_serve(launch, child, listener))
     except (OSError, ValueError) as error:
         child.tell(Failed(message=str(error)))
         return 1
 
 
-def listening(config: HttpConfig) -> socket.socket:
-    """A listening socket; no other process can share its port.
-
-    Raises:
-        OSError: names --host and --port, and says what is wrong with them.
-    """
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise OSError(f"--host {config.host} is no address of this machine: {error.strerror}") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(_why_not_bound(config, error)) from error
-    return listener
-
-
-def _why_not_bound(config: HttpConfig, error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"port {config.port} on {config.host} is taken by another process; choose another with --port "
-                "(0 takes a free one)"
-            )
-        case errno.EADDRNOTAVAIL:
-            return f"--host {config.host} is no address of this machine"
-        case errno.EACCES:
-            return f"port {config.port} may not be opened by this user; choose one above 1023 with --port"
-        case _:
-            return f"can't listen on {config.host} port {config.port} (--host, --port): {error}"
-
-
 async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     identity = f"tokenizer-{secrets.token_hex(8)}".encode()
     link = Link(connected(context, zmq.DEALER, Endpoints(launch.run_dir).requests, identity=identity))
-    client = SchedulerClient(link)
+    client = SchedulerClient(link, num_others=launch.config.tokenizer_workers - 1)
     front = build_front(launch, client)
     allow_many_connections()
     # What is no HTTP is answered 400; at its own level, the library's logger would write a traceback for each.
@@ -164,8 +129,8 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
         "answers tool_call_parser=%s reasoning_parser=%s", answer_form.call_form_name, answer_form.thought_tags_name
     )
     metrics.add_gauge("http_open_requests", "Requests for generation under way.", lambda: gate.num_inside)
-    metrics.add_gauge("draining", "1 while no new work is taken, because of /drain or a stop; else 0.", gate.is_closed)
-    return Front(
+    metrics.add_gauge("draining", "Tokenizers that take no new work, because of /drain or a stop.", gate.is_closed)
+    front = Front(
         launch=launch,
         files=files,
         generator=generator,
@@ -174,6 +139,8 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
         answer_form=answer_form,
         gate=gate,
     )
+    answer_others(front)
+    return front
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, notices: asyncio.Queue[Notice], notice: Notice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -17,12 +18,13 @@ from urllib.parse import urlsplit
 from model_runner.config import RunnerLaunch
 from scheduler.config import SchedulerLaunch
 
-from .config import MODULES, SECRETS, ServerConfig, TokenizerLaunch
+from .config import MODULES, SECRETS, HttpConfig, ServerConfig, TokenizerLaunch
 from .display import Display, address, curl
 from .launch import (
     Facts,
     Hurried,
     Launch,
+    StartFailed,
     StopAsked,
     describe,
     stop_after_death,
@@ -32,6 +34,7 @@ from .launch import (
 )
 from .model_files import ModelFiles, resolve_model
 from .part import Part
+from .port import reserved
 from .run_dir import run_directory
 
 log = logging.getLogger(__name__)
@@ -56,8 +59,9 @@ def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MO
     if not _is_loopback(config.http.host) and config.http.api_key is None:
         log.warning("listening on %s WITHOUT --api-key: whoever reaches it can use the model", config.http.host)
     display = Display()
-    with run_directory() as run_dir:
-        launch = Launch(server_parts(config, files, run_dir, version=version, modules=modules), forward=display.line)
+    with run_directory() as run_dir, _port(config) as config:
+        parts = server_parts(config, files, run_dir, version=version, modules=modules)
+        launch = Launch(parts, forward=display.line, num_fronts=config.http.tokenizer_workers)
         with _asking_on_signals(launch):
             try:
                 launch.start()
@@ -75,7 +79,7 @@ def serve(config: ServerConfig, *, version: str, modules: Mapping[str, str] = MO
 def server_parts(
     config: ServerConfig, files: ModelFiles, run_dir: Path, *, version: str, modules: Mapping[str, str]
 ) -> tuple[Part, ...]:
-    """The processes of a server, the one that clients talk to first."""
+    """The processes of a server, those that clients talk to first."""
     model_path = str(files.weights)
     tokenizer = TokenizerLaunch(
         run_dir=str(run_dir),
@@ -93,8 +97,33 @@ def server_parts(
         config=config.runner,
     )
     scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler)
-    configs = {"tokenizer": tokenizer, "scheduler": scheduler, "model runner": runner}
-    return tuple(Part(name=name, module=modules[name], config=configs[name]) for name in configs)
+    tokenizers = [dataclasses.replace(tokenizer, name=name) for name in _tokenizer_names(config.http)]
+    return (
+        *(Part(name=each.name, module=modules["tokenizer"], config=each) for each in tokenizers),
+        Part(name="scheduler", module=modules["scheduler"], config=scheduler),
+        Part(name="model runner", module=modules["model runner"], config=runner),
+    )
+
+
+def _tokenizer_names(config: HttpConfig) -> list[str]:
+    """The names of the processes that serve HTTP."""
+    num_workers = config.tokenizer_workers
+    return ["tokenizer"] if num_workers == 1 else [f"tokenizer {i}" for i in range(1, num_workers + 1)]
+
+
+@contextmanager
+def _port(config: ServerConfig) -> Iterator[ServerConfig]:
+    """The configuration with a port that is this launch's.
+
+    Raises:
+        StartFailed: it can't be had.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            http = stack.enter_context(reserved(config.http))
+        except OSError as error:
+            raise StartFailed(str(error)) from error
+        yield dataclasses.replace(config, http=http)
 
 
 def _watch(launch: Launch, *, grace_s: float) -> int:
@@ -119,7 +148,7 @@ def _watch(launch: Launch, *, grace_s: float) -> int:
 
 
 def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], *, elapsed_s: float) -> None:
-    port = urlsplit(str(facts["tokenizer"]["address"])).port or config.http.port
+    port = urlsplit(str(facts[_tokenizer_names(config.http)[0]]["address"])).port or config.http.port
     url = address(config.http.host, port)
     name = _model_name(config, files)
     is_chat = config.http.chat_template is not None or _has_chat_template(files.tokenizer_dir)

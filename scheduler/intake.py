@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from radix.cache import Hints, Namespace
@@ -58,30 +60,36 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
     return []
 
 
-def cancel(state: State, request_id: str) -> list[Reply]:
-    """End a request because its client went away; unknown ids have ended already."""
+def cancel(state: State, client: ClientId, request_id: str) -> list[Reply]:
+    """End a request of this tokenizer because its client went away; unknown ids have ended already.
+
+    The id may be another tokenizer's, when this one's request was refused as a duplicate at the same moment.
+    """
     request = find(state, request_id)
-    return [end(state, request, "cancelled", message="the request was cancelled")] if request else []
+    return [_cancelled(state, request)] if request and request.client == client else []
 
 
-def finish(state: State, request_id: str) -> list[Reply]:
-    """End a request whose tokenizer found a stop string; its computed pages stay cached."""
+def finish(state: State, client: ClientId, request_id: str) -> list[Reply]:
+    """End a request whose tokenizer, this one, found a stop string; its computed pages stay cached."""
     request = find(state, request_id)
-    return [end(state, request, "stop")] if request else []
+    return [end(state, request, "stop")] if request and request.client == client else []
 
 
 def abort(state: State, request_id: str | None) -> list[Reply]:
-    """Cancel the request of exactly this id, or all of them."""
-    if request_id is not None:
-        return cancel(state, request_id)
+    """Cancel the request of exactly this id, or all of them, whichever tokenizer has them."""
     open_ids = [*state.running, *(request.request_id for request in state.waiting)]
-    return [reply for open_id in open_ids for reply in cancel(state, open_id)]
+    wanted = map(partial(find, state), open_ids if request_id is None else [request_id])
+    return [_cancelled(state, request) for request in wanted if request]
 
 
 def find(state: State, request_id: str) -> Request | None:
     """The open request of this id."""
     running = state.running.get(request_id)
     return running.request if running is not None else state.waiting.get(request_id)
+
+
+def _cancelled(state: State, request: Request) -> Reply:
+    return end(state, request, "cancelled", message="the request was cancelled")
 
 
 def _first_logprob(sampling: SamplingParams, prompt_tokens: int) -> int | None:

@@ -122,11 +122,18 @@ class Loop:
             case messages.Submit():
                 return intake.submit(self.state, client, message, now_s=now_s)
             case messages.Cancel():
-                return intake.cancel(self.state, message.request_id)
+                return intake.cancel(self.state, client, message.request_id)
             case messages.Finish():
-                return intake.finish(self.state, message.request_id)
+                return intake.finish(self.state, client, message.request_id)
             case messages.Control():
                 return self._control(client, message, now_s)
+            case messages.Ask():
+                asked = messages.Asked(asker=client, ask_id=message.ask_id, wish=message.wish)
+                return [Reply(other, asked) for other in self.clients if other != client]
+            case messages.Answer():
+                return [
+                    Reply(ClientId(message.asker), messages.Answered(ask_id=message.ask_id, content=message.content))
+                ]
             case _:
                 assert_never(message)
 

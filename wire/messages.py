@@ -77,7 +77,26 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
     request_id: str | None = None
 
 
-ToScheduler = Submit | Cancel | Finish | Control
+Wish = Literal["figures", "drain", "reopen"]
+"""What one tokenizer can have the others do; each answers with its figures afterwards."""
+
+
+class Ask(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: pass `wish` on to all other tokenizers as `Asked`."""
+
+    ask_id: int
+    wish: Wish
+
+
+class Answer(Struct, frozen=True, kw_only=True, tag=True):
+    """tokenizer -> scheduler: the answer to an `Asked`, passed back as `Answered`; the scheduler can't read it."""
+
+    asker: bytes
+    ask_id: int
+    content: bytes
+
+
+ToScheduler = Submit | Cancel | Finish | Control | Ask | Answer
 
 
 # --- scheduler -> tokenizer
@@ -198,7 +217,22 @@ class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     stats: Stats | None = None
 
 
-ToTokenizer = Tokens | StepTokens | Done | Refused | Stats | ControlReply
+class Asked(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: another tokenizer, known to the scheduler as `asker`, wants something."""
+
+    asker: bytes
+    ask_id: int
+    wish: Wish
+
+
+class Answered(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> tokenizer: one of the others has answered an `Ask`."""
+
+    ask_id: int
+    content: bytes
+
+
+ToTokenizer = Tokens | StepTokens | Done | Refused | Stats | ControlReply | Asked | Answered
 
 
 # --- scheduler -> runner

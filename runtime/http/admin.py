@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 
 import msgspec
@@ -20,8 +19,7 @@ from .fields import read_fields
 from .front import FRONT, Front
 from .route import Route
 from .schema import boolean, record, shown, string
-
-log = logging.getLogger(__name__)
+from .workers import ask_all, drain_state
 
 _PROBE_S = 20.0
 _PROBE_SALT = "axil health probe"
@@ -110,6 +108,7 @@ async def model_info(request: web.Request) -> web.Response:
 async def server_info(request: web.Request) -> web.Response:
     """The whole configuration and the scheduler's latest figures."""
     front = request.app[FRONT]
+    workers = await ask_all(front, "figures")
     stats = front.generator.client.stats
     shown_config = {name: value for name, value in front.launch.server_info.items() if name not in SECRETS}
     return json_response(
@@ -121,7 +120,7 @@ async def server_info(request: web.Request) -> web.Response:
             "max_total_num_tokens": stats.num_pages * stats.page_tokens,
             "max_running_requests": stats.max_running,
             "context_length": stats.context_tokens,
-            **_drain_state(front),
+            **drain_state(workers),
             "internal_states": [msgspec.structs.asdict(stats)],
         }
     )
@@ -147,35 +146,25 @@ async def abort_request(request: web.Request) -> web.Response:
 
 async def drain(request: web.Request) -> web.Response:
     """Take no new requests, let the open ones finish, and stay up until stopped or reopened; says how many are open."""
-    front = request.app[FRONT]
-    if front.gate.state == "serving":
-        log.info("draining open_requests=%d", front.gate.num_inside)
-    front.gate.drain()
-    return json_response(_drain_state(front))
+    return json_response(drain_state(await ask_all(request.app[FRONT], "drain")))
 
 
 async def end_drain(request: web.Request) -> web.Response:
     """Take new requests again."""
-    front = request.app[FRONT]
-    if front.gate.state == "draining":
-        log.info("serving again open_requests=%d", front.gate.num_inside)
-    front.gate.reopen()
-    return json_response(_drain_state(front))
+    return json_response(drain_state(await ask_all(request.app[FRONT], "reopen")))
 
 
 async def show_drain(request: web.Request) -> web.Response:
     """Whether the server drains, and how many requests are open."""
-    return json_response(_drain_state(request.app[FRONT]))
+    return json_response(drain_state(await ask_all(request.app[FRONT], "figures")))
 
 
 async def metrics(request: web.Request) -> web.Response:
     """Everything for Prometheus."""
     front = request.app[FRONT]
-    return web.Response(body=front.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
-
-
-def _drain_state(front: Front) -> dict[str, object]:
-    return {"status": front.gate.state, "open_requests": front.gate.num_inside}
+    workers = await ask_all(front, "figures")
+    body = front.metrics.exposition([worker.figures for worker in workers])
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _model_card(front: Front) -> dict[str, object]:

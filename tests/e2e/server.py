@@ -98,6 +98,9 @@ class Server:
     def get(self, path: str) -> Reply:
         return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
 
+    def delete(self, path: str) -> Reply:
+        return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method="DELETE"))
+
     def post(self, path: str, body: object) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._send(

@@ -27,9 +27,10 @@ Start = Callable[..., Server]
 class OpenStream:
     """A long streamed request, read by a thread until its connection ends."""
 
-    def __init__(self, server: Server, *, num_tokens: int = 3000) -> None:
+    def __init__(self, server: Server, *, num_tokens: int = 3000, rid: str | None = None) -> None:
         sampling = {"max_new_tokens": num_tokens, "ignore_eos": True}
-        body = json.dumps({"text": "Once upon a time", "sampling_params": sampling, "stream": True}).encode()
+        request = {"text": "Once upon a time", "sampling_params": sampling, "stream": True, "rid": rid}
+        body = json.dumps(request).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.sendall(
             b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -50,7 +50,7 @@ def test_a_histogram_counts_a_value_at_a_bound_below_it_and_each_token_once() ->
     metrics = Metrics(Stats, model_name="fake")
     metrics.inter_token_latency_s(0.08, 4)
     metrics.inter_token_latency_s(100.0, 1)
-    lines = metrics.exposition().decode().splitlines()
+    lines = metrics.exposition([metrics.figures()]).decode().splitlines()
     bucket = 'axil_inter_token_latency_seconds_bucket{le="%s",model_name="fake"}'
     for bound, count in (("0.015", 0), ("0.02", 4), ("8.0", 4), ("+Inf", 5)):
         assert f"{bucket % bound} {count}.0" in lines

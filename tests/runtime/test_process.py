@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 from runtime.config import HttpConfig, TokenizerLaunch
-from runtime.process import listening
+from runtime.port import bound
 from tests.fakes import FakeScheduler, Script, write_model_dir
 from wire.child import Failed, PeerDied, Shutdown, Started, Status, decode_status, to_line
 from wire.messages import Cancel, Submit
@@ -249,7 +249,7 @@ async def test_a_frame_that_is_no_message_ends_open_requests_and_the_process(tmp
 @pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
 async def test_a_host_that_is_not_this_machine_is_named_with_its_flag(host: str) -> None:
     with pytest.raises(OSError, match=f"--host {host}"):
-        listening(HttpConfig(host=host, port=0))
+        bound(HttpConfig(host=host, port=0))
 
 
 async def test_garbage_on_the_port_is_answered_400_and_leaves_no_traceback_in_the_log(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
+from scheduler.request import ClientId
 from tests.scheduler.fake_runner import VOCABULARY
 from tests.scheduler.harness import CLIENT, make_harness
 from wire import messages
@@ -120,3 +121,14 @@ def test_a_chosen_id_outside_the_vocabulary_is_refused() -> None:
     refused = harness.terminal["a"]
     assert isinstance(refused, messages.Refused)
     assert refused.field == "token_ids_logprob"
+
+
+def test_a_tokenizer_can_end_its_own_requests_only_and_an_operator_all() -> None:
+    harness = make_harness()
+    harness.submit("a", [1, 2])
+    other = ClientId(b"other")
+    assert not intake.cancel(harness.state, other, "a")
+    assert not intake.finish(harness.state, other, "a")
+    assert intake.find(harness.state, "a")
+    (reply,) = intake.abort(harness.state, "a")
+    assert reply.client == CLIENT

@@ -20,7 +20,7 @@ from scheduler.overtaking import Overtaking
 from scheduler.policy import GRANTED_REQUESTS, in_order
 from scheduler.queue import FOLLOW_S
 from scheduler.request import Request
-from tests.scheduler.harness import Harness, make_harness
+from tests.scheduler.harness import CLIENT, Harness, make_harness
 from tests.scheduler.test_properties import SchedulerMachine
 
 SYSTEM = [(i * i + 3) % 50 for i in range(40)]
@@ -163,12 +163,12 @@ def test_what_a_herd_shares_is_computed_once_also_behind_a_cached_prefix(policy:
 
 
 def cancelled(harness: Harness, leader: str) -> None:
-    harness.take(intake.cancel(harness.state, leader))
+    harness.take(intake.cancel(harness.state, CLIENT, leader))
 
 
 def retracted(harness: Harness, leader: str) -> None:
     retract(harness.state, harness.state.running[leader])
-    harness.take(intake.cancel(harness.state, leader))
+    harness.take(intake.cancel(harness.state, CLIENT, leader))
 
 
 def broken(harness: Harness, leader: str) -> None:

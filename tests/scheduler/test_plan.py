@@ -10,7 +10,7 @@ from scheduler.cost import StepCost
 from scheduler.leave import retract
 from scheduler.settle import OutOfStep, settle
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
-from tests.scheduler.harness import make_harness
+from tests.scheduler.harness import CLIENT, make_harness
 from wire import messages
 from wire.messages import StepPlan, StepResult, bytes_to_ids
 
@@ -142,7 +142,7 @@ def test_followers_go_on_by_themselves_when_their_leader_is_cancelled() -> None:
         harness.submit(f"r{i}", [*DOCUMENT, i])
     harness.send_plan()
     (leader,) = harness.state.running
-    harness.take(intake.cancel(harness.state, leader))
+    harness.take(intake.cancel(harness.state, CLIENT, leader))
     harness.run()
     others = {f"r{i}" for i in range(4)} - {leader}
     assert {harness.terminal[request_id].reason for request_id in others} == {"length"}

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from tests.scheduler.fake_runner import VOCABULARY, expected_logprobs, expected_output
-from tests.scheduler.harness import Harness, make_harness
+from tests.scheduler.harness import CLIENT, Harness, make_harness
 from wire import messages
 
 PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(23)] for k in range(3)]
@@ -89,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [*self.harness.state.running, *sorted(self.harness.waiting_ids()), "unknown"]
         request_id = data.draw(st.sampled_from(ids))
         end = intake.finish if is_finish else intake.cancel
-        self.harness.take(end(self.harness.state, request_id))
+        self.harness.take(end(self.harness.state, CLIENT, request_id))
 
     @rule()
     def send(self) -> None:

@@ -9,7 +9,7 @@ from scheduler.plan import plan
 from scheduler.request import ClientId
 from scheduler.settle import settle
 from tests.scheduler.fake_runner import expected_output
-from tests.scheduler.harness import make_harness
+from tests.scheduler.harness import CLIENT, make_harness
 from wire.messages import Done, StepResult, StepTokens, Submit, Tokens, bytes_to_ids, ids_to_bytes
 from wire.sampling import SamplingParams
 
@@ -79,7 +79,7 @@ def test_an_answer_that_is_cancelled_half_way_stays_cached_as_far_as_it_was_comp
         while harness.send_plan() is not None:
             pass
         harness.retire()
-    harness.take(intake.cancel(harness.state, "a"))
+    harness.take(intake.cancel(harness.state, CLIENT, "a"))
     computed = np.array(PROMPT[:10] + harness.outputs["a"][:-1], np.int32)
     assert harness.state.cache.match(Namespace("fake", None, ""), computed) == len(computed)
 

@@ -1,0 +1,60 @@
+"""What the tokenizers of one server do together: sum their figures, and drain or reopen as one."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from msgspec import Struct
+
+from runtime.metrics import Figures
+from wire.messages import Wish
+
+from .front import Front
+
+log = logging.getLogger(__name__)
+
+
+class Worker(Struct, frozen=True, kw_only=True):
+    """One tokenizer's state, as it tells another."""
+
+    status: str
+    open_requests: int
+    figures: Figures
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Worker).decode
+
+
+def answer_others(front: Front) -> None:
+    """Let this tokenizer answer the others."""
+    front.generator.client.peers.answer = lambda wish: _encode(_obey(front, wish))
+
+
+async def ask_all(front: Front, wish: Wish) -> list[Worker]:
+    """Have every tokenizer, this one first, do `wish`; gives the state of each afterwards.
+
+    Raises:
+        Unavailable: one of them did not answer in time, or the server is stopping.
+    """
+    own = _obey(front, wish)
+    return [own, *map(_decode, await front.generator.client.peers.ask(wish))]
+
+
+def drain_state(workers: list[Worker]) -> dict[str, object]:
+    """What `/drain` says: of all of them together."""
+    return {"status": workers[0].status, "open_requests": sum(worker.open_requests for worker in workers)}
+
+
+def _obey(front: Front, wish: Wish) -> Worker:
+    gate = front.gate
+    if wish == "drain":
+        if gate.state == "serving":
+            log.info("draining open_requests=%d", gate.num_inside)
+        gate.drain()
+    elif wish == "reopen":
+        if gate.state == "draining":
+            log.info("serving again open_requests=%d", gate.num_inside)
+        gate.reopen()
+    return Worker(status=gate.state, open_requests=gate.num_inside, figures=front.metrics.figures())

@@ -1,0 +1,76 @@
+"""The other tokenizers of a server, asked through the scheduler: for their figures, and to drain as this one does.
+
+Knows no HTTP and no sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from wire.errors import Unavailable
+from wire.messages import Answer, Answered, Ask, Asked, Wish
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 2.0
+"""How long the others may take. All of them answer, or nothing is told: half a sum reads well and is wrong."""
+
+
+@dataclass(slots=True)
+class _Asking:
+    answers: list[bytes] = field(default_factory=list)
+    all_there: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Peers:
+    """The other tokenizers, `num_others` of them."""
+
+    def __init__(self, send: Callable[[Ask | Answer], None], *, num_others: int) -> None:
+        self._send = send
+        self._num_others = num_others
+        self._ask_ids = itertools.count(1)
+        self._asking: dict[int, _Asking] = {}
+        self.answer: Callable[[Wish], bytes] | None = None
+
+    async def ask(self, wish: Wish) -> list[bytes]:
+        """Have all others do `wish`; gives their answers.
+
+        Raises:
+            Unavailable: one of them did not answer within `ANSWER_S`.
+        """
+        if not self._num_others:
+            return []
+        ask_id = next(self._ask_ids)
+        asking = self._asking[ask_id] = _Asking()
+        try:
+            self._send(Ask(ask_id=ask_id, wish=wish))
+            async with asyncio.timeout(ANSWER_S):
+                await asking.all_there.wait()
+        except TimeoutError:
+            num_answers = len(asking.answers)
+            raise Unavailable(
+                f"{num_answers} of {self._num_others} other tokenizers answered within {ANSWER_S:g} s. Try again."
+            ) from None
+        finally:
+            del self._asking[ask_id]
+        return asking.answers
+
+    def take_asked(self, message: Asked) -> None:
+        """Another tokenizer asks."""
+        if self.answer is None:
+            log.warning("asked while starting wish=%s", message.wish)
+            return
+        self._send(Answer(asker=message.asker, ask_id=message.ask_id, content=self.answer(message.wish)))
+
+    def take_answer(self, message: Answered) -> None:
+        """Another tokenizer has answered, maybe too late."""
+        asking = self._asking.get(message.ask_id)
+        if asking is None:
+            return
+        asking.answers.append(message.content)
+        if len(asking.answers) == self._num_others:
+            asking.all_there.set()
