@@ -38,6 +38,9 @@ class RunnerConfig:
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")
     context_length: int | None = flag(None, "Longest prompt plus output; auto is what the model was made for.")
+    profile_dir: str | None = flag(
+        None, "Directory for what /stop_profile writes; auto is axil-profiles-UID in the directory for temporary files."
+    )
     threads: int | None = flag(
         None, "Threads for the arithmetic; auto is all usable cores. Fewer where other programs keep them busy."
     )

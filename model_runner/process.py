@@ -21,6 +21,7 @@ from wire.sockets import Endpoints, connected
 from .config import RunnerLaunch
 from .errors import StartError
 from .load import load
+from .profiling import Profiling, profile_dir
 from .runner import Runner
 from .serve import serve
 
@@ -51,7 +52,7 @@ def main() -> None:
     threading.Thread(target=_beat, args=(endpoints, loaded.runner), name="heartbeat", daemon=True).start()
     child.tell(Started(facts=loaded.facts))
     try:
-        serve(loaded.runner, plans, results)
+        serve(loaded.runner, plans, results, profiling=Profiling(profile_dir(launch.config)))
     except Exception as error:
         log.exception("fatal step=%d", loaded.runner.num_steps)
         results.send(encode(Fatal(message=f"the model runner failed: {error or type(error).__name__}")))

@@ -14,7 +14,9 @@ from typing import Any, Protocol, assert_never
 import msgspec
 import zmq
 
-from wire.messages import StepPlan, StepResult, Stop, decode_to_runner, encode
+from wire.messages import Profile, Profiled, StepPlan, StepResult, Stop, decode_to_runner, encode
+
+from .profiling import Profiling, WrongTime
 
 POLL_MS = 1
 """How often a running step is looked at while no plan comes."""
@@ -44,7 +46,7 @@ class _Running:
     waited_s: float
 
 
-def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any]) -> None:
+def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any], *, profiling: Profiling) -> None:
     """Run plans until `Stop`; then all results have been sent.
 
     Raises:
@@ -60,6 +62,7 @@ def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any]) ->
         # A step begins when it is taken or when the device gets to it, whichever is later.
         elapsed_s, finished_at = now - max(one.taken_at, finished_at), now
         results.send(encode(msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=one.waited_s)))
+        profiling.after_step()
 
     while True:
         waiting_since = time.monotonic()
@@ -72,6 +75,12 @@ def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any]) ->
         match decode_to_runner(frame):
             case StepPlan() as plan:
                 launched = runner.launch(plan)
+            case Profile() as wished:
+                if running is not None:
+                    finish(running)
+                    running = None
+                results.send(encode(_profiled(profiling, wished)))
+                continue
             case Stop():
                 if running is not None:
                     finish(running)
@@ -84,3 +93,16 @@ def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any]) ->
         if launched.is_done():
             finish(running)
             running = None
+
+
+def _profiled(profiling: Profiling, message: Profile) -> Profiled:
+    """Begin or end a profile; what goes wrong with it is told to who asked, and harms nobody else."""
+    path = refusal = None
+    try:
+        if message.wish is None:
+            path = str(profiling.stop())
+        else:
+            profiling.start(message.wish)
+    except (WrongTime, OSError, RuntimeError) as error:
+        refusal = str(error)
+    return Profiled(client=message.client, control_id=message.control_id, path=path, refusal=refusal)

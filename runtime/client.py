@@ -23,6 +23,7 @@ from wire.messages import (
     ControlReply,
     Done,
     Finish,
+    ProfileWish,
     Refused,
     Stats,
     StepTokens,
@@ -43,6 +44,9 @@ STATS_MISSING_AFTER_S = 10.0
 
 _FRAMES_AT_ONCE = 8
 """Frames that are taken before their readers are told: who is behind tells of several tokens at once."""
+
+_COUNTED_S = 0.5
+"""Figures that follow sooner, because somebody asked for them, say little of the rate."""
 
 MakeError = Callable[[], AxilError]
 
@@ -75,11 +79,19 @@ class SchedulerClient:
         self._refusal: MakeError | None = _starting
         self._stats = Stats()
         self._stats_at = 0.0
+        self._counted_at = 0.0
+        self._counted_tokens = 0
+        self._output_tokens_per_s = 0.0
 
     @property
     def stats(self) -> Stats:
         """The scheduler's latest state and counters; all zero before the first."""
         return self._stats
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Output tokens a second, over the last second or so."""
+        return self._output_tokens_per_s
 
     @property
     def num_open(self) -> int:
@@ -156,8 +168,9 @@ class SchedulerClient:
     def close(self, request: OpenRequest, *, kept_tokens: int | None) -> None:
         """Leave a request: with `kept_tokens` the client has its answer (a stop string), else it is cancelled.
 
-        Does nothing when the scheduler has ended the request already.
+        Does nothing at the scheduler when that has ended the request already.
         """
+        request.expire_at(None)
         if request.is_ended or self._open.get(request.request_id) is not request:
             return
         self._left[request.request_id] = request
@@ -168,7 +181,11 @@ class SchedulerClient:
             self._send(Finish(request_id=request.request_id, kept_tokens=kept_tokens))
 
     async def control(
-        self, action: Literal["flush", "stats", "abort"], *, request_id: str | None = None
+        self,
+        action: Literal["flush", "stats", "abort", "start_profile", "stop_profile"],
+        *,
+        request_id: str | None = None,
+        profile: ProfileWish | None = None,
     ) -> ControlReply:
         """Have an operator's wish done.
 
@@ -179,7 +196,7 @@ class SchedulerClient:
         control_id = next(self._control_ids)
         reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
         self._controls[control_id] = reply
-        self._send(Control(control_id=control_id, action=action, request_id=request_id))
+        self._send(Control(control_id=control_id, action=action, request_id=request_id, profile=profile))
         try:
             return await reply
         finally:
@@ -257,7 +274,11 @@ class SchedulerClient:
 
     def _take_stats(self, stats: Stats) -> None:
         self._stats = stats
-        self._stats_at = asyncio.get_running_loop().time()
+        self._stats_at = now = asyncio.get_running_loop().time()
+        if now - self._counted_at >= _COUNTED_S:
+            num_new = stats.output_tokens_total - self._counted_tokens if self._counted_at else 0
+            self._output_tokens_per_s = num_new / (now - self._counted_at)
+            self._counted_at, self._counted_tokens = now, stats.output_tokens_total
         if not self._first_stats.is_set():
             self._first_stats.set()
             if self._refusal is _starting:

@@ -11,6 +11,7 @@ from scheduler.config import SchedulerConfig
 from wire.flags import flag
 
 MAX_TOKENIZER_WORKERS = 64
+_LONGEST_STALL_S = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,15 @@ class HttpConfig:
     served_model_name: str | None = flag(None, "Name of the model in replies; auto takes it from the path.")
     max_body_bytes: int = flag(
         32 * 1024 * 1024, "Largest request body; parsing holds up all streams, about 15 ms a MB."
+    )
+    request_timeout: float | None = flag(
+        None, "Seconds that an answer may take in all; what takes longer ends with an error. auto: no limit."
+    )
+    stalled_reader_timeout: float = flag(
+        30.0, "Seconds that a client may take nothing of what is sent to it; then its connection is reset."
+    )
+    incremental_streaming_output: bool = flag(
+        False, "Frames of /generate's streams hold what is new, instead of everything so far."
     )
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
     chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
@@ -56,6 +66,12 @@ class HttpConfig:
             )
         if self.max_body_bytes < 1:
             raise ValueError(f"--max-body-bytes must be at least 1, got {self.max_body_bytes}")
+        if self.request_timeout is not None and not 0 < self.request_timeout < math.inf:
+            raise ValueError(f"--request-timeout must be a number of seconds above 0, got {self.request_timeout}")
+        if not 0.1 <= self.stalled_reader_timeout <= _LONGEST_STALL_S:
+            raise ValueError(
+                f"--stalled-reader-timeout must be in [0.1, {_LONGEST_STALL_S}], got {self.stalled_reader_timeout}"
+            )
         if not 0 <= self.drain_seconds < math.inf:
             raise ValueError(f"--drain-seconds must be a number of seconds, 0 or more, got {self.drain_seconds}")
 

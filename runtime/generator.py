@@ -19,6 +19,7 @@ from wire.sampling import MAX_LOGIT_BIAS_IDS, SamplingParams, checked
 from .client import SchedulerClient
 from .generation import Generation, Prompt, Times
 from .metrics import RequestMetrics
+from .open_request import Deadline
 from .text.grammar import GrammarTrial
 from .text.stop_regex import compiled
 from .text.tokenizer import Tokenizer
@@ -53,8 +54,17 @@ T = TypeVar("T")
 class Generator:
     """Turns texts into prompts, and prompts into generations."""
 
-    def __init__(self, client: SchedulerClient, tokenizer: Tokenizer, metrics: RequestMetrics) -> None:
+    def __init__(
+        self,
+        client: SchedulerClient,
+        tokenizer: Tokenizer,
+        metrics: RequestMetrics,
+        *,
+        request_s: float | None = None,
+    ) -> None:
+        """`request_s` is how long an answer may take from its request's arrival."""
         self.client = client
+        self._request_s = request_s
         self.tokenizer = tokenizer
         self.grammars = GrammarTrial(tokenizer)
         self._metrics = metrics
@@ -189,6 +199,8 @@ class Generator:
             cache_ttl_s=prompt.cache_ttl_s,
         )
         open_request = await self.client.open(submit)
+        if self._request_s is not None:
+            open_request.expire_at(Deadline(times.arrived_at + self._request_s, self._request_s))
         return Generation(prompt, open_request, self.client, self.tokenizer, times)
 
     @contextlib.asynccontextmanager

@@ -46,6 +46,9 @@ def bound(config: HttpConfig) -> socket.socket:
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket(family, kind, protocol))
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # The kernel resets a connection whose other end takes nothing for so long, in the middle of an answer or behind
+        # it; the application sees its client leave. Accepted connections inherit it.
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stalled_reader_timeout))
         if config.tokenizer_workers > 1:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:

@@ -120,7 +120,7 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
     gate = Gate()
     metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
-    generator = Generator(client, tokenizer, metrics)
+    generator = Generator(client, tokenizer, metrics, request_s=launch.config.request_timeout)
     generator.grammars.prepare()  # now, while nobody can be served yet
     answer_form = find_answer_form(
         source, tokenizer, calls=launch.config.tool_call_parser, thoughts=launch.config.reasoning_parser

@@ -95,6 +95,9 @@ class Loop:
                     if self.state.running:
                         self.state.counters.runner_idle_s_total += message.waited_s
                     replies += settle(self.state, message)
+                case messages.Profiled():
+                    answer = ControlReply(control_id=message.control_id, path=message.path, refusal=message.refusal)
+                    replies.append(Reply(ClientId(message.client), answer))
                 case messages.Heartbeat():
                     pass
                 case messages.Fatal():
@@ -148,6 +151,11 @@ class Loop:
                 count = len(replies)
             case "stats":
                 pass
+            case "start_profile" | "stop_profile":
+                wish = message.profile if message.action == "start_profile" else None
+                profile = messages.Profile(client=client, control_id=message.control_id, wish=wish)
+                self.sockets.plans.send(messages.encode(profile))
+                return []
             case _:
                 assert_never(message.action)
         answer = ControlReply(control_id=message.control_id, count=count, stats=self._stats(now_s))

@@ -125,6 +125,7 @@ class FakeScheduler:
         )
         self.is_ready = True
         self.holds_ends = False
+        self.profile_refusal: str | None = None
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -186,6 +187,9 @@ class FakeScheduler:
                     self._tasks.pop(name).cancel()
                     await self.send(Done(request_id=name, reason="cancelled", message="aborted by an operator"))
                 await self.send(ControlReply(control_id=message.control_id, count=len(going)))
+            case Control(action="start_profile" | "stop_profile"):
+                path = "/profiles/a.json" if message.action == "stop_profile" else None
+                await self.send(ControlReply(control_id=message.control_id, path=path, refusal=self.profile_refusal))
             case Control(action="flush"):
                 await self.send(ControlReply(control_id=message.control_id, count=7))
             case Control():

@@ -7,6 +7,7 @@ AxilError                status
 │   └── DuplicateId      409
 ├── Overloaded           429   the queue is full
 ├── Unavailable          503   starting or stopping
+├── DeadlineExceeded     504   the answer took longer than a request may
 ├── Cancelled            499   the client went away, or asked to stop
 └── Broken               500   our fault
 """
@@ -73,6 +74,13 @@ class Unavailable(AxilError):
     code = "unavailable"
 
 
+class DeadlineExceeded(AxilError):
+    """The answer took longer than the server lets a request take."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
 class Cancelled(AxilError):
     """The client went away, or somebody aborted the request."""
 
@@ -99,6 +107,7 @@ _ALL: tuple[type[AxilError], ...] = (
     DuplicateId,
     Overloaded,
     Unavailable,
+    DeadlineExceeded,
     Cancelled,
     Broken,
 )

@@ -66,15 +66,25 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
     kept_tokens: int
 
 
+class ProfileWish(Struct, frozen=True, kw_only=True):
+    """How a profile is to be made: of so many steps at most, with Python's call stacks, with the tensors' shapes."""
+
+    num_steps: int = 100
+    with_stack: bool = False
+    record_shapes: bool = False
+
+
 class Control(Struct, frozen=True, kw_only=True, tag=True):
     """tokenizer -> scheduler: an operator's wish; answered by one `ControlReply` of the same `control_id`.
 
-    `abort` cancels the request named by `request_id` (exact match), or all when it is None.
+    `abort` cancels the request named by `request_id` (exact match), or all when it is None. `start_profile` is told how
+    by `profile`.
     """
 
     control_id: int
-    action: Literal["flush", "stats", "abort"]
+    action: Literal["flush", "stats", "abort", "start_profile", "stop_profile"]
     request_id: str | None = None
+    profile: ProfileWish | None = None
 
 
 Wish = Literal["figures", "drain", "reopen"]
@@ -210,11 +220,16 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
-    """scheduler -> tokenizer: the answer to one `Control`; `count` is the pages flushed or the requests aborted."""
+    """scheduler -> tokenizer: the answer to one `Control`; `count` is the pages flushed or the requests aborted.
+
+    A profile that has ended stands at `path`; `refusal` says why a profile could not be begun or ended.
+    """
 
     control_id: int
     count: int = 0
     stats: Stats | None = None
+    path: str | None = None
+    refusal: str | None = None
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag=True):
@@ -294,11 +309,22 @@ class StepPlan(Struct, frozen=True, kw_only=True, tag=True):
     chunks: tuple[Chunk, ...] = ()
 
 
+class Profile(Struct, frozen=True, kw_only=True, tag=True):
+    """scheduler -> runner: begin a profile as wished, or with None end it; answered by one `Profiled`.
+
+    `client` and `control_id` say who asked, and come back in the answer.
+    """
+
+    client: bytes
+    control_id: int
+    wish: ProfileWish | None
+
+
 class Stop(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> runner: no plan follows; exit."""
 
 
-ToRunner = StepPlan | Stop
+ToRunner = StepPlan | Profile | Stop
 
 
 # --- runner -> scheduler
@@ -347,6 +373,15 @@ class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     waited_s: float = 0.0
 
 
+class Profiled(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: a profile has begun, or ended and stands at `path`; or `refusal` says why not."""
+
+    client: bytes
+    control_id: int
+    path: str | None = None
+    refusal: str | None = None
+
+
 class Heartbeat(Struct, frozen=True, kw_only=True, tag=True):
     """runner -> scheduler: the runner process lives, sent every second from a thread of its own."""
 
@@ -359,7 +394,7 @@ class Fatal(Struct, frozen=True, kw_only=True, tag=True):
     message: str
 
 
-FromRunner = Ready | StepResult | Heartbeat | Fatal
+FromRunner = Ready | StepResult | Profiled | Heartbeat | Fatal
 
 
 # --- codecs; tokenizers get one frame of many messages per step

@@ -11,7 +11,18 @@ from aiohttp.typedefs import Handler, Middleware
 
 from wire.errors import AxilError, Broken, Refused
 
-from . import admin, anthropic_messages, generate, openai_chat, openai_completions, openapi, responses, tokenizing
+from . import (
+    admin,
+    anthropic_messages,
+    generate,
+    loads,
+    openai_chat,
+    openai_completions,
+    openapi,
+    profiling,
+    responses,
+    tokenizing,
+)
 from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .anthropic import MESSAGES_PATH, anthropic_error
 from .errors import envelope, error_response, json_response
@@ -24,6 +35,8 @@ log = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *admin.ROUTES,
+    *loads.ROUTES,
+    *profiling.ROUTES,
     *tokenizing.ROUTES,
     *generate.ROUTES,
     *openai_completions.ROUTES,

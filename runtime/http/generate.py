@@ -1,4 +1,4 @@
-"""`/generate`: SGLang's native API, single or batch, streamed cumulatively."""
+"""`/generate`: SGLang's native API, single or batch; streamed cumulatively, or as what is new by a flag."""
 
 from __future__ import annotations
 
@@ -106,15 +106,19 @@ class _Wish:
     with_text_in_logprobs: bool
     with_prompt_ids: bool
     is_batch: bool
+    is_incremental: bool
+    session_id: str | None
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One generation's answer so far."""
+    """One generation's answer so far, or, of an incremental stream, what is new since the last frame."""
 
     generation: Generation
     wish: _Wish
     tokenizer: Tokenizer
+    interval_tokens: int = 1
+    num_told: int = 0
     text: str = ""
     end: End | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -125,6 +129,22 @@ class _Answer:
         self.end = delta.end
         self.logprobs += delta.logprobs
         self.prompt_logprobs += delta.prompt_logprobs
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a frame is to be sent: the first, the last, and one for every interval of tokens."""
+        num_new = len(self.generation.output_ids) - self.num_told
+        return self.end is not None or not self.num_told or num_new >= self.interval_tokens
+
+    def told(self) -> dict[str, object]:
+        """The body of a stream's next frame; of an incremental one what is in it is gone afterwards."""
+        body = self.body()
+        num_told, self.num_told = self.num_told, len(self.generation.output_ids)
+        if self.wish.is_incremental:
+            body["output_ids"] = self.generation.output_ids[num_told:]
+            self.text = ""
+            self.logprobs, self.prompt_logprobs = [], []
+        return body
 
     def body(self) -> dict[str, object]:
         """The answer in SGLang's form."""
@@ -153,6 +173,8 @@ class _Answer:
             meta["e2e_latency"] = generation.times.elapsed_s
             if generation.reuse is not None:
                 meta["queue_time"] = generation.reuse.queue_s
+        if self.wish.session_id is not None:
+            meta["session_id"] = self.wish.session_id
         sampling = generation.prompt.sampling
         if sampling.num_top_logprobs is not None:
             meta["output_token_logprobs_length"] = len(self.logprobs)
@@ -179,18 +201,24 @@ async def generate(request: web.Request) -> web.StreamResponse:
     times = front.generator.arrival()
     fields = await read_fields(request)
     token_ids, is_batch = await _read_prompts(front, fields)
-    prompts = _read_items(front, fields, token_ids, is_batch=is_batch)
+    prompts, intervals = _read_items(front, fields, token_ids, is_batch=is_batch)
     is_batch = is_batch or len(prompts) > 1
     wish = _Wish(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
         with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
         is_batch=is_batch,
+        is_incremental=front.launch.config.incremental_streaming_output,
+        session_id=fields.string("session_id") or None,
     )
     is_stream = fields.boolean("stream", False)
+    fields.integer("data_parallel_rank"), fields.integer("routed_dp_rank")  # there is one replica: nothing to choose
     front.warn_unknown(fields)
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:
-            answers = [_Answer(generation, wish, front.generator.tokenizer) for generation in generations]
+            answers = [
+                _Answer(generation, wish, front.generator.tokenizer, interval_tokens=interval)
+                for generation, interval in zip(generations, intervals, strict=True)
+            ]
             if is_stream:
                 events = _Events(answers, wish)
                 return await stream(request, generations, events, request_id=prompts[0].request_id)
@@ -201,17 +229,19 @@ async def generate(request: web.Request) -> web.StreamResponse:
 
 
 class _Events:
-    """The frames of a stream, each with everything so far."""
+    """The frames of a stream."""
 
     def __init__(self, answers: Sequence[_Answer], wish: _Wish) -> None:
         self._answers = answers
         self._wish = wish
 
     def of(self, i: int, delta: Delta) -> Sequence[bytes]:
-        """The frame of a delta."""
+        """The frame of a delta, unless it is not due yet."""
         answer = self._answers[i]
         answer.add(delta)
-        body = answer.body()
+        if not answer.is_due:
+            return ()
+        body = answer.told()
         return (event({"index": i, **body} if self._wish.is_batch else body),)
 
     def last(self) -> Sequence[bytes]:
@@ -241,7 +271,10 @@ async def _read_prompts(front: Front, fields: Fields) -> tuple[list[list[int]], 
     return [generator.checked_ids(each, field="input_ids") for each in batch], is_batch
 
 
-def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_batch: bool) -> list[Prompt]:
+def _read_items(
+    front: Front, fields: Fields, token_ids: list[list[int]], *, is_batch: bool
+) -> tuple[list[Prompt], list[int]]:
+    """What to generate, several answers to one prompt side by side, and after how many tokens each is to be told."""
     num_items = len(token_ids)
     rids = _read_rids(fields, num_items, is_batch=is_batch)
     sampling_fields = _per_item(fields, "sampling_params", num_items, lambda one: one.fields("sampling_params"))
@@ -249,14 +282,16 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
     with_logprobs = _per_item(fields, "return_logprob", num_items, lambda one: one.boolean("return_logprob", False))
     starts = _per_item(fields, "logprob_start_len", num_items, lambda one: one.integer("logprob_start_len"))
     chosen_ids = _read_chosen_ids(fields, num_items)
-    salt, priority = read_salt(fields), read_priority(fields)
+    salts = _read_salts(fields, num_items)
+    priority = read_priority(fields)
     # One object may stand for all prompts, and hold much: it is read once.
     own = {id(each): each for each in sampling_fields}
     wishes = {key: _read_wish(front, each) for key, each in own.items()}
     cache_priority, cache_ttl_s = read_cache_priority(fields), read_cache_ttl_s(fields)
     prompts: list[Prompt] = []
+    intervals: list[int] = []
     for i in range(num_items):
-        sampling, num_samples = wishes[id(sampling_fields[i])]
+        sampling, num_samples, interval_tokens = wishes[id(sampling_fields[i])]
         check_num_answers(len(prompts) + num_samples, field="n")
         if with_logprobs[i]:
             sampling = replace(
@@ -269,17 +304,18 @@ def _read_items(front: Front, fields: Fields, token_ids: list[list[int]], *, is_
             token_ids=token_ids[i],
             sampling=sampling,
             request_id=rids[i],
-            salt=salt,
+            salt=salts[i],
             priority=priority,
             cache_priority=cache_priority,
             cache_ttl_s=cache_ttl_s,
         )
         prompts += prompt.samples(num_samples)
-    return prompts
+        intervals += [interval_tokens] * num_samples
+    return prompts, intervals
 
 
-def _read_wish(front: Front, own: Fields) -> tuple[SamplingParams, int]:
-    """One `sampling_params` object, and how many answers it asks for."""
+def _read_wish(front: Front, own: Fields) -> tuple[SamplingParams, int, int]:
+    """One `sampling_params` object, how many answers it asks for, and after how many tokens each is to be told."""
     wanted = own.integer("max_new_tokens")
     names = OwnNames(
         max_new_tokens=DEFAULT_NEW_TOKENS if wanted is None else wanted,
@@ -288,7 +324,7 @@ def _read_wish(front: Front, own: Fields) -> tuple[SamplingParams, int]:
         num_top_logprobs=None,
         grammar=read_grammar(own),
     )
-    wish = read_sampling(own, names), read_num_samples(own)
+    wish = read_sampling(own, names), read_num_samples(own), own.integer("stream_interval") or 1
     front.warn_unknown(own)
     return wish
 
@@ -301,6 +337,16 @@ def _per_item(fields: Fields, name: str, num_items: int, read: Callable[[Fields]
     if len(value) != num_items:
         raise fields.wrong_type(name, f"one value or a list of {num_items}, one for each prompt", value)
     return [read(fields.each(name, item)) for item in value]
+
+
+def _read_salts(fields: Fields, num_items: int) -> list[str]:
+    if not any(isinstance(fields.raw(name), list) for name in ("cache_salt", "extra_key")):
+        return [read_salt(fields)] * num_items
+    salts = _per_item(fields, "cache_salt", num_items, lambda one: one.string("cache_salt") or "")
+    extras = _per_item(fields, "extra_key", num_items, lambda one: one.string("extra_key") or "")
+    if any(salt and extra for salt, extra in zip(salts, extras, strict=True)):
+        raise fields.wrong_type("extra_key", "absent when cache_salt is given", fields.raw("extra_key"))
+    return [salt or extra for salt, extra in zip(salts, extras, strict=True)]
 
 
 def _read_chosen_ids(fields: Fields, num_items: int) -> list[tuple[int, ...]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from model_runner.profiling import Profiling
 from model_runner.serve import serve
 from wire.messages import StepPlan, StepResult, Stop, decode_from_runner, encode, ids_to_bytes
 
@@ -53,7 +55,11 @@ class Scheduler:
             bound.bind(f"inproc://{id(self)}-{name}")
             connected.connect(f"inproc://{id(self)}-{name}")
         self.sockets = [self.plans, theirs, self.results, their_results]
-        self.thread = threading.Thread(target=serve, args=(device, theirs, their_results))
+        self.thread = threading.Thread(
+            target=serve,
+            args=(device, theirs, their_results),
+            kwargs={"profiling": Profiling(Path("never-written"))},
+        )
         self.thread.start()
 
     def send(self, *steps: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server
-from wire.messages import Refused, Stats, Submit
+from wire.messages import Cancel, Refused, Stats, Submit
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -273,3 +273,23 @@ async def test_health_is_false_when_the_scheduler_says_what_hangs(server: Server
     async with http.get("/health") as response:
         assert response.status == 503
         assert "step 5" in (await response.json())["error"]["message"]
+
+
+async def test_an_answer_that_takes_longer_than_it_may_ends_with_an_error(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, request_timeout=0.05)
+    async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
+        server.scheduler.script = lambda _: Script(is_held=True)
+        async with http.post("/generate", json={"text": "x", "rid": "late"}) as response:
+            assert response.status == 504
+            assert response.headers["X-Should-Retry"] == "false"
+            assert (await response.json())["error"]["code"] == "deadline_exceeded"
+        assert await server.scheduler.received_where(lambda message: message == Cancel(request_id="late"))
+        async with http.post("/generate", json={"text": "x", "stream": True}) as response:
+            assert response.status == 200
+            *_, last, done, _ = (await response.read()).split(b"\n\n")
+            assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "deadline_exceeded"
+            assert done == b"data: [DONE]"
+        server.scheduler.script = lambda _: Script()
+        async with http.post("/generate", json={"text": "x"}) as response:
+            assert response.status == 200
+        assert server.client.num_open == 0

@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from pathlib import Path
 
 import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from tests.fakes import BOS, EOS, Script, Server, submitted_ids, text_ids
+from runtime.config import HttpConfig
+from tests.fakes import BOS, EOS, Script, Server, running_server, submitted_ids, text_ids
 from wire.messages import Cancel, Finish, Submit
 
 
@@ -382,3 +384,42 @@ async def test_an_empty_grammar_asks_for_none(
     submit = await server.scheduler.received_where(lambda message: isinstance(message, Submit))
     assert isinstance(submit, Submit)
     assert submit.sampling.grammar is None
+
+
+async def test_a_stream_can_hold_what_is_new_only(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, incremental_streaming_output=True)
+    async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
+        frames = await _stream(http, text="xyz", return_logprob=True, logprob_start_len=0)
+        assert len(frames) > 2
+        assert "".join(frame["text"] for frame in frames) == "hello world"
+        assert list(itertools.chain.from_iterable(frame["output_ids"] for frame in frames)) == text_ids("hello world")
+        logprobs = list(itertools.chain.from_iterable(frame["meta_info"]["output_token_logprobs"] for frame in frames))
+        assert [token_id for _, token_id, _ in logprobs] == text_ids("hello world")
+        prompt = list(itertools.chain.from_iterable(frame["meta_info"]["input_token_logprobs"] for frame in frames))
+        assert [token_id for _, token_id, _ in prompt] == text_ids("xyz")
+        assert frames[-1]["meta_info"]["completion_tokens"] == 11
+        whole = await _generate(http, text="x")
+        assert whole["text"] == "hello world"
+
+
+async def test_a_stream_can_be_told_in_larger_steps(server: Server, http: aiohttp.ClientSession) -> None:
+    frames = await _stream(http, text="x", sampling_params={"stream_interval": 4})
+    counts = [frame["meta_info"]["completion_tokens"] for frame in frames]
+    assert 1 <= len(counts) <= 4
+    assert counts[-1] == 11
+    assert frames[-1]["text"] == "hello world"
+    assert all(after - before >= 4 for before, after in itertools.pairwise(counts[:-1]))
+
+
+async def test_each_prompt_of_a_batch_can_have_its_own_salt(server: Server, http: aiohttp.ClientSession) -> None:
+    await _generate(http, text=["a", "b", "c"], cache_salt=["s", None, ""], extra_key=["", "t", None])
+    salts = [message.salt for message in server.scheduler.received if isinstance(message, Submit)]
+    assert salts == ["s", "t", ""]
+    async with http.post("/generate", json={"text": ["a"], "cache_salt": ["s"], "extra_key": ["t"]}) as response:
+        assert response.status == 400
+
+
+async def test_a_session_is_said_again(server: Server, http: aiohttp.ClientSession) -> None:
+    answer = await _generate(http, text="x", session_id="s1")
+    assert answer["meta_info"]["session_id"] == "s1"
+    assert "session_id" not in (await _generate(http, text="x", session_id=""))["meta_info"]

@@ -1,0 +1,107 @@
+"""How busy the server is, as routers ask: `/v1/loads`, and `/get_load` for those of SGLang's older protocol."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from runtime.metrics import CONTENT_TYPE
+from wire.errors import Refused
+from wire.messages import Stats
+
+from .errors import json_response
+from .front import FRONT
+from .route import Route
+from .schema import check, integer, record, shown, string
+
+_SECTIONS = ("core", "memory", "queues", "all")
+_QUERY = record(
+    {
+        "dp_rank": integer(0, 0, text="There is one replica."),
+        "include": string(choices=_SECTIONS, text="core is always told. Default all."),
+        "format": string(choices=("json", "prometheus"), text="prometheus gives what /metrics gives."),
+    }
+)
+
+
+async def get_load(request: web.Request) -> web.Response:
+    """Requests and tokens of each replica, in the list that SGLang's router polls."""
+    stats = request.app[FRONT].generator.client.stats
+    return json_response(
+        [
+            {
+                "dp_rank": 0,
+                "num_reqs": stats.num_running + stats.num_waiting,
+                "num_waiting_reqs": stats.num_waiting,
+                "num_tokens": _used_tokens(stats),
+            }
+        ]
+    )
+
+
+async def loads(request: web.Request) -> web.Response:
+    """Load of each replica."""
+    front = request.app[FRONT]
+    asked = _read_query(request)
+    if asked.get("format") == "prometheus":
+        return web.Response(body=front.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+    stats = front.generator.client.stats
+    return json_response(
+        {
+            "timestamp": time.time(),
+            "version": front.launch.server_info.get("version"),
+            "accelerator": front.launch.server_info.get("device"),
+            "num_accelerators": 1,
+            "loads": [_load(stats, front.generator.client.output_tokens_per_s, str(asked.get("include", "all")))],
+        }
+    )
+
+
+def _load(stats: Stats, output_tokens_per_s: float, section: str) -> dict[str, object]:
+    total, used = stats.num_pages * stats.page_tokens, _used_tokens(stats)
+    load: dict[str, object] = {
+        "dp_rank": 0,
+        "num_running_reqs": stats.num_running,
+        "num_waiting_reqs": stats.num_waiting,
+        "num_used_tokens": used,
+        "num_total_tokens": used,
+        "max_total_num_tokens": total,
+        "max_running_requests": stats.max_running,
+        "token_usage": used / total if total else 0.0,
+        "gen_throughput": output_tokens_per_s,
+        "cache_hit_rate": stats.cached_tokens_total / stats.prompt_tokens_total if stats.prompt_tokens_total else 0.0,
+        "utilization": stats.num_running / stats.max_running if stats.max_running else 0.0,
+    }
+    if section in ("memory", "all"):
+        load["memory"] = {
+            "token_capacity": total,
+            "cached_tokens": stats.cached_pages * stats.page_tokens,
+            "evictable_tokens": stats.evictable_pages * stats.page_tokens,
+            "free_tokens": stats.free_pages * stats.page_tokens,
+        }
+    if section in ("queues", "all"):
+        load["queues"] = {"waiting": stats.num_waiting, "retracted_total": stats.retractions_total}
+    return load
+
+
+def _used_tokens(stats: Stats) -> int:
+    """Tokens of KV that running requests hold: neither free nor merely cached."""
+    return (stats.num_pages - stats.free_pages - stats.evictable_pages) * stats.page_tokens
+
+
+def _read_query(request: web.Request) -> dict[str, object]:
+    asked: dict[str, object] = dict(request.query)
+    rank = asked.get("dp_rank")
+    if isinstance(rank, str):
+        if not (rank.isascii() and rank.isdigit() and len(rank) < 10):
+            raise Refused(f"dp_rank must be an integer, got {shown(rank)}. Change dp_rank.", field="dp_rank")
+        asked["dp_rank"] = int(rank)
+    check(_QUERY, asked, "")
+    return asked
+
+
+ROUTES = (
+    Route(method="GET", path="/get_load", handler=get_load),
+    Route(method="GET", path="/v1/loads", handler=loads, query=_QUERY),
+)
