@@ -8,9 +8,10 @@ from dataclasses import replace
 from runtime.text.template import Message, template_variables
 from wire.errors import AxilError, PromptTooLong, Refused
 
-from .chat_prompt import Chat
+from .chat_prompt import MESSAGE_CHARACTERS, Chat
 from .errors import status_of
 from .fields import Fields
+from .front import Front
 from .place import seconds
 from .schema import Schema, boolean, either, integer, list_of, mapping, record, shown, string
 from .tools import MAX_TOOLS, ToolWish, made_wish
@@ -82,12 +83,18 @@ def anthropic_error_frame(error: AxilError) -> dict[str, object]:
     return anthropic_error(status_of(error), error.message, code=error.code, param=error.field)
 
 
-def read_chat(fields: Fields) -> Chat:
+async def read_chat(front: Front, fields: Fields) -> Chat:
     """The chat of a request; a last turn of the assistant is gone on with.
 
     Raises:
         Refused: a block, a tool or the choice is not what this server can do.
     """
+    given = fields.raw("messages")
+    num_messages = len(given) if isinstance(given, list) else 0
+    return await front.generator.off_loop(num_messages * MESSAGE_CHARACTERS, lambda: _read_chat(fields))
+
+
+def _read_chat(fields: Fields) -> Chat:
     messages: list[Message] = []
     system = _text_of(fields.raw("system"), fields.name("system"))
     if system:

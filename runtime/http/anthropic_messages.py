@@ -60,7 +60,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     check_model(front, fields)
     sampling = _read_sampling(fields)
     place = kept_for(read_place(fields), cache_ttl_s(fields))
-    chat = read_chat(fields)
+    chat = await read_chat(front, fields)
     fields.fields("metadata").string("user_id")
     is_stream = fields.boolean("stream", False)
     front.warn_unknown(fields)
@@ -81,7 +81,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     fields = await read_fields(request)
     check_model(front, fields)
-    chat = read_chat(fields)
+    chat = await read_chat(front, fields)
     front.warn_unknown(fields)
     prompt = await rendered(front, chat)
     return json_response({"input_tokens": len(prompt.token_ids)})

@@ -145,7 +145,9 @@ async def prepared(front: Front, chat: Chat, sampling: SamplingParams, *, with_t
             )
         grammar = form.forced(tools.callable, prompt=prompt.text, is_single=tools.is_single, field="tools")
         sampling = replace(sampling, grammar=grammar)
-    elif tools.choice == "none" and tools.shown:
+    elif sampling.grammar is not None and with_thoughts:
+        sampling = replace(sampling, grammar=form.behind_thought(sampling.grammar, prompt=prompt.text))
+    if tools.choice == "none" and tools.shown:
         # The tools stay in the prompt, so that it is found in the cache; the token that begins a call is ruled out.
         barred = [(token_id, -MAX_LOGIT_BIAS) for token_id in sorted(form.call_ids)]
         sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *barred))

@@ -73,7 +73,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     check_model(front, fields)
     sampling = _read_sampling(fields)
     place = read_openai_place(fields)
-    chat = read_chat(fields)
+    chat = await read_chat(front, fields)
     echo = _read_echo(fields, front)
     is_stream = fields.boolean("stream", False)
     for name in _NOT_NEEDED:

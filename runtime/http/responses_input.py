@@ -6,8 +6,9 @@ from runtime.text.template import Message, template_variables
 from wire.errors import Refused
 
 from .chat_messages import tool_call
-from .chat_prompt import Chat, effort_variables
+from .chat_prompt import MESSAGE_CHARACTERS, Chat, effort_variables
 from .fields import Fields
+from .front import Front
 from .schema import Schema, either, list_of, mapping, record, shown, string
 from .tools import FLAT_TOOL_FIELDS, read_flat_tools
 
@@ -27,12 +28,18 @@ _TEXT_PARTS = ("input_text", "output_text", "text")
 _ROLES = ("user", "assistant", "system", "developer")
 
 
-def read_chat(fields: Fields) -> Chat:
+async def read_chat(front: Front, fields: Fields) -> Chat:
     """The chat of a request.
 
     Raises:
         Refused: an item or a tool is not what this server can do.
     """
+    given = fields.raw("input")
+    num_items = len(given) if isinstance(given, list) else 0
+    return await front.generator.off_loop(num_items * MESSAGE_CHARACTERS, lambda: _read_chat(fields))
+
+
+def _read_chat(fields: Fields) -> Chat:
     items = _items(fields)
     messages: list[Message] = []
     instructions = fields.string("instructions")
@@ -66,7 +73,7 @@ def _items(fields: Fields) -> list[dict[str, object]]:
         case str() as text:
             return [{"role": "user", "content": text}]
         case [_, *_] as items:
-            return [item for item in items if isinstance(item, dict)]
+            return [item for item in items if isinstance(item, dict)]  # the schema lets nothing else in
         case other:
             raise fields.wrong_type("input", "a string or a list of items, not empty", other)
 

@@ -10,9 +10,11 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from wire.sampling import Grammar
 
-from .grammar import lark_grammar
+from .grammar import grammars_of, lark_grammar
 from .pieces import Piece, Text
 from .reasoning import ThoughtReader, ThoughtTags
 from .tokenizer import Tokenizer
@@ -74,19 +76,29 @@ class AnswerForm:
     def forced(self, tools: Sequence[Tool], *, prompt: str, is_single: bool, field: str) -> Grammar:
         """The grammar of an answer that calls one of `tools`, or several, perhaps behind a thought."""
         assert self.calls is not None, "who has no form can't be forced"
-        start, thought = "start: calls\n", ""
-        if self.thoughts is not None:
-            begin, end = self._literal(self.thoughts.begin), json.dumps(self.thoughts.end)
-            if self.thoughts.is_open_in(prompt):
-                start = "start: thought calls\n"
-            else:
-                start = f"start: ({begin} thought)? calls\n"
-            if self.thoughts.end in self.special_ids:
-                thought = f"thought: /(?s:.*)/ {self._literal(self.thoughts.end)} /\\n{{0,2}}/\n"
-            else:
-                thought = f"thought: thinking /\\n{{0,2}}/\nthinking[suffix={end}]: /(?s:.*)/\n"
         rules = self.calls.grammar(tools, self._literal, is_single=is_single)
-        return lark_grammar(start + thought + rules, field=field)
+        return lark_grammar(self._behind_thought("calls", prompt) + rules, field=field)
+
+    def behind_thought(self, grammar: Grammar, *, prompt: str) -> Grammar:
+        """`grammar` for an answer that may think first, or must where `prompt` has opened the thought."""
+        if self.thoughts is None:
+            return grammar
+        first, *others = grammars_of(grammar)
+        start = {"lark_grammar": self._behind_thought("@answer", prompt)}
+        return msgspec.structs.replace(
+            grammar, source=json.dumps({"grammars": [start, {**first, "name": "answer"}, *others]})
+        )
+
+    def _behind_thought(self, what: str, prompt: str) -> str:
+        """Lark rules that begin with what the model thinks, and go on with `what`."""
+        if self.thoughts is None:
+            return f"start: {what}\n"
+        is_open = self.thoughts.is_open_in(prompt)
+        start = f"thought {what}" if is_open else f"({self._literal(self.thoughts.begin)} thought)? {what}"
+        if self.thoughts.end in self.special_ids:
+            return f"start: {start}\nthought: /(?s:.*)/ {self._literal(self.thoughts.end)} /\\n{{0,2}}/\n"
+        end = json.dumps(self.thoughts.end)
+        return f"start: {start}\nthought: thinking /\\n{{0,2}}/\nthinking[suffix={end}]: /(?s:.*)/\n"
 
     def _literal(self, mark: str) -> str:
         """A mark in Lark: by its id where it is a special token, which no text can become."""

@@ -99,6 +99,15 @@ def lark_grammar(text: str, *, field: str) -> Grammar:
     return _grammar(LLMatcher.grammar_from_lark(text), field)
 
 
+def grammars_of(grammar: Grammar) -> list[dict[str, object]]:
+    """The grammars in llguidance's list that one source stands for, the first being the one that others serve."""
+    if not grammar.source.startswith("{"):
+        return [{"lark_grammar": grammar.source}]
+    found = orjson.loads(grammar.source)["grammars"]
+    assert isinstance(found, list)
+    return found
+
+
 def choice_grammar(choices: Sequence[str], *, field: str) -> Grammar:
     """One of `choices`.
 

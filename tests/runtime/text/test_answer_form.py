@@ -7,11 +7,13 @@ import tokenizers
 from llguidance import LLMatcher, LLTokenizer
 
 from runtime.text.answer_form import CALL_FORMS, AnswerForm, find_answer_form
+from runtime.text.grammar import choice_grammar, ebnf_grammar, json_grammar, regex_grammar
 from runtime.text.pieces import Call, Text, Thought
 from runtime.text.tokenizer import ModelFiles, Tokenizer
 from runtime.text.tool_calls.form import Tool
 from tests.fakes import byte_tokenizer
 from tests.runtime.text.answers import read
+from wire.sampling import Grammar
 
 WEATHER = Tool(
     name="weather",
@@ -95,7 +97,10 @@ WRONG = {
 
 
 def _takes(form: AnswerForm, text: str, backend: tokenizers.Tokenizer, *, is_single: bool, prompt: str) -> bool:
-    grammar = form.forced([WEATHER, TIME], prompt=prompt, is_single=is_single, field="tools")
+    return _follows(form.forced([WEATHER, TIME], prompt=prompt, is_single=is_single, field="tools"), text, backend)
+
+
+def _follows(grammar: Grammar, text: str, backend: tokenizers.Tokenizer) -> bool:
     matcher = LLMatcher(LLTokenizer(backend.to_str(), eos_token=[257]), grammar.source, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     token_ids = backend.encode(text, add_special_tokens=False).ids
@@ -128,6 +133,26 @@ def test_a_forced_call_may_stand_behind_a_thought(thoughts: str, special: tuple[
     assert _takes(form, RIGHT["hermes"], backend, is_single=True, prompt=PROMPT)
     assert _takes(form, answer, backend, is_single=True, prompt=f"{PROMPT}{begin}\n")
     assert not _takes(form, f"{begin}Hm?{end}Hello.", backend, is_single=True, prompt=PROMPT)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, f"{PROMPT}<think>\n"])
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        json_grammar({"type": "object"}, field="f"),
+        regex_grammar(r"\{\}", field="f"),
+        choice_grammar(["{}", "[]"], field="f"),
+        ebnf_grammar('start: "{" "}"', field="f"),
+    ],
+)
+def test_a_forced_form_stands_behind_the_thought(prompt: str, grammar: Grammar) -> None:
+    backend = _backend()
+    form = find_answer_form(None, _tokenizer(backend), calls="none", thoughts="think")
+    forced = form.behind_thought(grammar, prompt=prompt)
+    begin = "" if prompt.endswith("\n") else "<think>"
+    assert _follows(forced, f"{begin}Hm?</think>\n\n{{}}", backend)
+    assert _follows(forced, "{}", backend) == bool(begin)
+    assert not _follows(forced, f"{begin}Hm?</think>no", backend)
 
 
 def test_a_template_without_tools_has_no_form() -> None:
