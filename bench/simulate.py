@@ -5,26 +5,25 @@ W14 herd, W15 overhead), the growth of the scheduler's time, the shapes W9 to W1
     python -m bench.simulate --json figures.json
     python -m bench.simulate --only w9 --policy longest-prefix fcfs --pool-tokens 20000 60000 --plots .
     python -m bench.simulate --only traces --trace conversation.jsonl --sessions sessions.jsonl.gz --instant
-    python -m bench.simulate --against http://127.0.0.1:30000 --only w9 w14 --scale 1/8
+    python -m bench.simulate --launch --only w9 w14 --scale 1/8
 A step costs --base-ms + --prefill-us x prefill tokens + --context-us x tokens of context + --row-us x decode rows, or
-what --step-table says. --instant takes the prompts of traces one after the other through the tree alone.
+what --step-table says. --instant takes the prompts of traces one after the other through the tree alone. --launch
+starts axil serve and sends it the shapes too (--against: to one that runs already): are as many tokens found cached?
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench import results, summary
-from bench.client import connected, require_loopback
-from bench.command import CannotMeasure, count, directory, exit_status, parser_of, positive
-from bench.context import load_tokenizer
+from bench import results
+from bench.command import count, directory, exit_status, parser_of, positive
 from bench.plots import require_matplotlib
+from bench.server import add_launch_flags
 from bench.shapes import SHAPES
 from bench.simulation import against, inputs, sections
 from bench.simulation.inputs import Input
@@ -54,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         plots=args.plots,
     )
     figures: Figures = {}
-    if args.against:
-        figures |= asyncio.run(_against(args, setting))
+    if args.against or args.launch:
+        figures |= against.compared(args, setting)
     else:
         for name in args.only:
             if name in GOALS:
@@ -85,8 +84,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=positive, default=1.0, help="share of the shapes' token counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other requests (default: 1)")
     parser.add_argument("--against", metavar="URL", help="send the shapes of --only to this server too, and compare")
+    parser.add_argument(
+        "--launch", action="store_true", help="--against an axil serve that is started and stopped here"
+    )
+    add_launch_flags(parser)
     parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw hit rates and waiting times into DIR")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="--against: the server's own, for the simulator")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="of the server asked (--launch: of the embedded model)"
+    )
     results.add_json_flag(parser)
     price = parser.add_argument_group("what a step costs")
     defaults = LinearPrice()
@@ -112,8 +117,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     parser.set_defaults(max_queued=NO_QUEUE_LIMIT, max_queued_tokens=NO_QUEUE_LIMIT)
     args = parser.parse_args(argv)
-    if args.against and not args.only:
-        parser.error("--against needs --only with the shapes to send")
+    if (args.against or args.launch) and not args.only:
+        parser.error("--against and --launch need --only with the shapes to send")
+    if args.against and args.launch:
+        parser.error("--launch starts a server of its own; leave out --against")
+    if args.serve_flags and not args.launch:
+        parser.error("--serve-flags are for the server that --launch starts; add --launch")
     if args.instant:
         args.only = args.only or ["traces"]
     if args.only and "traces" in args.only and not (args.trace or args.sessions):
@@ -165,30 +174,6 @@ def _inputs(args: argparse.Namespace) -> Iterator[Input]:
     ):
         if not is_given:
             print(f"\nnot simulated: {what}, since no {flag} FILE was given", file=sys.stderr)
-
-
-async def _against(args: argparse.Namespace, setting: Setting) -> Figures:
-    """Hit rates of simulator and server for each shape of `--only`."""
-    require_loopback(args.against, is_remote_allowed=False)
-    simulated = against.Simulated(
-        config=setting.config,
-        price=setting.price,
-        pool_tokens=args.pool_tokens[0] if args.pool_tokens else inputs.SHAPE_POOL[0],
-        tokenizer=None if args.tokenizer is None else load_tokenizer(args.tokenizer),
-    )
-    columns = {}
-    async with connected(args.against, None) as client:
-        for name in args.only:
-            if name not in SHAPES:
-                raise CannotMeasure(f"--against sends shapes, and {name} is none")
-            found = await against.compare(client, name, simulated, scale=args.scale, seed=args.seed)
-            columns[name] = {
-                "simulated_hit_percent": found.simulated_percent,
-                "served_hit_percent": found.served_percent,
-                "apart_percent": found.difference_percent,
-            }
-    print(summary.table(columns))
-    return {f"{name}_{figure}": value for name, each in columns.items() for figure, value in each.items()}
 
 
 def _not_negative(text: str) -> float:

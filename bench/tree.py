@@ -5,7 +5,7 @@ times as much cached or waiting. All times are CPU time of one thread, so that o
 little as possible; the garbage collector is off, as in the scheduler's process.
 
 With `--trace` also replays public traces through the tree and prints hit rates by pool size for every eviction policy;
-with `--peers-python` also runs the bookkeeping of SGLang and vLLM where that interpreter can import them.
+with `--peers-python` also runs SGLang's trees and vLLM's block pool where that interpreter can import them.
 
     python -m bench.tree --json tree.json
     python -m bench.tree --only-traces --trace mooncake_conversation_trace.jsonl
@@ -74,15 +74,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of that draw")
     parser.add_argument("--only-traces", action="store_true", help="leave the time measurements out")
     parser.add_argument("--without-1m", action="store_true", help="leave out the million leaves, which take 2 GB")
-    parser.add_argument("--peers-python", type=Path, metavar="FILE", help="interpreter that has SGLang or vLLM")
+    parser.add_argument(
+        "--peers-python", type=Path, nargs="+", default=[], metavar="FILE", help="interpreters that have SGLang or vLLM"
+    )
     args = parser.parse_args()
     if not args.only_traces:
         gc.disable()
         report = Report()
         _measure_tree(report, repeats=args.repeats, with_million=not args.without_1m)
         _measure_steps(report)
-        results.write(args.json, report.figures, results.command_line("bench.tree"))
-        print_peers(args.peers_python, report.figures)
+        ratios = print_peers(args.peers_python, report.figures)
+        results.write(args.json, report.figures | ratios, results.command_line("bench.tree"))
     for path in args.trace:
         _print_trace(path, num_sessions=args.sessions, seed=args.seed)
     return 0

@@ -6,27 +6,36 @@ tokenizer, or a word as one, which makes prompts a little shorter and leaves wha
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tokenizers
 
-from bench import load
-from bench.client import Client
+from bench import load, summary
+from bench.client import Client, connected, require_loopback
 from bench.command import CannotMeasure
-from bench.context import Speaker
+from bench.context import Speaker, load_tokenizer
+from bench.server import launched
 from bench.shapes import SHAPES, make_workload
 from bench.simulation import report
 from bench.simulation.price import Price
+from bench.simulation.sections import Figures, Setting
 from bench.simulation.spoken import sessions_of
 from bench.simulation.workload import Workload
 from bench.simulation.world import make_world
 from bench.summary import Sent, failures_by_kind
 from bench.workload import Workload as Spoken
+from runtime.model_files import resolve_model
 from scheduler.config import SchedulerConfig
+from wire.flags import flag_names
 
 REQUEST_S = 300.0
 RUN_S = 1800.0
+AGAINST_POOL = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,12 @@ class Simulated:
     tokenizer: tokenizers.Tokenizer | None
 
 
+def compared(args: argparse.Namespace, setting: Setting) -> Figures:
+    """Hit rates of simulator and server for each shape of `--only`, on `--against` or a server of `--launch`."""
+    with _server(args, setting) as url:
+        return asyncio.run(_compare_all(args, setting, url))
+
+
 async def compare(client: Client, name: str, simulated: Simulated, *, scale: float, seed: int) -> Agreement:
     """Send a shape, with the server's cache emptied before, and simulate it.
 
@@ -61,7 +76,7 @@ async def compare(client: Client, name: str, simulated: Simulated, *, scale: flo
     spoken = make_workload(name, {}, scale=scale, seed=seed)
     closed = SHAPES[name].pace.closed
     if closed is None:
-        raise CannotMeasure(f"--against needs a shape in closed loop, and {name} is not")
+        raise CannotMeasure(f"a server is sent shapes in closed loop, and {name} is none")
     return Agreement(
         simulated_percent=_hit_percent(spoken, closed, simulated, seed=seed),
         served_percent=await _served(client, spoken, closed),
@@ -97,3 +112,54 @@ def _hit_percent(spoken: Spoken, closed: int, simulated: Simulated, *, seed: int
 
 def _ignore(sent: Sent) -> None:
     """Hear of an answer and do nothing."""
+
+
+@contextmanager
+def _server(args: argparse.Namespace, setting: Setting) -> Iterator[str]:
+    """The server to compare with: one that runs, or one that is started with the simulated pool and scheduler."""
+    if args.against:
+        require_loopback(args.against, is_remote_allowed=False)
+        yield args.against
+        return
+    config = [f"--max-total-tokens={_pool_tokens(args)}"]
+    for name in flag_names(SchedulerConfig):
+        value = getattr(setting.config, name)
+        if value != SchedulerConfig.__dataclass_fields__[name].default and name != "max_queued":
+            config.append(f"--{'' if value is not False else 'no-'}{name.replace('_', '-')}" + _written(value))
+    with launched([*args.serve_flags, *config]) as server:
+        yield server.url
+
+
+def _written(value: object) -> str:
+    return "" if isinstance(value, bool) else f"={value}"
+
+
+def _pool_tokens(args: argparse.Namespace) -> int:
+    pool_tokens: int = args.pool_tokens[0] if args.pool_tokens else AGAINST_POOL
+    return pool_tokens
+
+
+def _tokenizer(args: argparse.Namespace) -> tokenizers.Tokenizer | None:
+    """The server's: the given file's, or the embedded model's when that is started."""
+    if args.tokenizer is not None:
+        return load_tokenizer(args.tokenizer)
+    return load_tokenizer(resolve_model(None).tokenizer_dir / "tokenizer.json") if args.launch else None
+
+
+async def _compare_all(args: argparse.Namespace, setting: Setting, url: str) -> Figures:
+    simulated = Simulated(
+        config=setting.config, price=setting.price, pool_tokens=_pool_tokens(args), tokenizer=_tokenizer(args)
+    )
+    columns = {}
+    async with connected(url, None) as client:
+        for name in args.only:
+            if name not in SHAPES:
+                raise CannotMeasure(f"a server is sent shapes, and {name} is none")
+            found = await compare(client, name, simulated, scale=args.scale, seed=args.seed)
+            columns[name] = {
+                "simulated_hit_percent": found.simulated_percent,
+                "served_hit_percent": found.served_percent,
+                "apart_percent": found.difference_percent,
+            }
+    print(summary.table(columns))
+    return {f"{name}_{figure}": value for name, each in columns.items() for figure, value in each.items()}
