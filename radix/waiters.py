@@ -68,7 +68,12 @@ class Waiters:
                 key = found[0].key if halt is None else _key_at(halt, view, found[0].key)
                 heappush(ahead, (key, next(serials), listing, index, halt))
 
-        look(self._contests[view], 0, None)
+        def begin(listing: Listing, halt: Branch | None) -> None:
+            # What is out of date at the top goes now: looked over, it would bring both of its children each time.
+            if listing.best() is not None:
+                look(listing, 0, halt)
+
+        begin(self._contests[view], None)
         while ahead:
             _, _, listing, index, halt = heappop(ahead)
             found = listing.at(index)
@@ -81,7 +86,7 @@ class Waiters:
             if isinstance(entry.listed, Waiter):
                 yield entry.listed
             else:
-                look(entry.listed.contests[view], 0, halt or entry.listed)
+                begin(entry.listed.contests[view], halt or entry.listed)
 
     def cached_tokens(self, waiter: Waiter) -> int:
         """Count the tokens in whole cached pages at the start of what `waiter` waits for. O(branches above it)."""
