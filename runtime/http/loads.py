@@ -6,10 +6,10 @@ import time
 
 from aiohttp import web
 
-from runtime.metrics import CONTENT_TYPE
 from wire.errors import Refused
 from wire.messages import Stats
 
+from .admin import metrics
 from .errors import json_response
 from .front import FRONT
 from .route import Route
@@ -45,7 +45,7 @@ async def loads(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     asked = _read_query(request)
     if asked.get("format") == "prometheus":
-        return web.Response(body=front.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        return await metrics(request)
     stats = front.generator.client.stats
     return json_response(
         {
