@@ -34,6 +34,12 @@ class RunnerConfig:
         "On CUDA: numbers of decode rows to record a graph for, by comma; none records none, auto 1 to 256.",
         metavar="N,N,…",
     )
+    quantize: str = flag(
+        "none",
+        "Weights and activations of linear layers in fewer bits, for speed at the cost of accuracy: 8-bit activations "
+        "with 8-bit or 4-bit weights. What a GGUF file holds in 4 bits stays so.",
+        choices=("none", "int8", "int4"),
+    )
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")

@@ -11,7 +11,7 @@ from flashinfer import fused_add_rmsnorm, gelu_tanh_and_mul, rmsnorm, silu_and_m
 from flashinfer.rope import apply_rope_with_cos_sin_cache_inplace
 from torch import Tensor
 
-from .layers import Angles, AnyLinear, Linear, RMSNorm, Rotary
+from .layers import Angles, RMSNorm, Rotary
 from .ops import Activation, Heads, TorchOps
 
 _ROW_BYTES = 16
@@ -35,10 +35,6 @@ class FlashInferOps:
     def activations(self, weights: torch.dtype) -> torch.dtype:
         """That of the weights."""
         return weights
-
-    def packed(self, linear: Linear) -> AnyLinear:
-        """As it is: the layout is the GPU's own."""
-        return linear
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """In float32, for this step's positions only."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import struct
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import gguf
 import numpy as np
 import torch
 from gguf import GGUFReader, GGUFValueType
 from numpy.typing import NDArray
-from torch import Tensor
 
-from .models.decoder import Decoder
-from .source import SourceTensor, row_chunks
+from .model_config import ModelConfig
+from .models.decoder import DecoderShape
+from .source import Destination, SourceTensor, row_chunks
+
+_Element = TypeVar("_Element", bound=np.generic)
 
 ROPE_DIVISORS = "rope_freqs.weight"
 """GGUF's form of Llama 3's rope scaling: what each rotary frequency is divided by."""
@@ -64,7 +66,7 @@ class _TensorReader(GGUFReader):
         return end - orig_offs, [], [], [GGUFValueType.ARRAY]
 
 
-def gguf_tensors(path: Path, model: Decoder) -> list[SourceTensor]:
+def gguf_tensors(path: Path, config: ModelConfig, shape: DecoderShape) -> list[SourceTensor]:
     """All tensors of a file; only the header is read.
 
     Raises:
@@ -77,27 +79,28 @@ def gguf_tensors(path: Path, model: Decoder) -> list[SourceTensor]:
         raise ValueError(f"{path} is truncated or holds no GGUF: {error}") from error
     field = reader.get_field("general.architecture")
     architecture = None if field is None else field.contents()
-    if architecture != model.shape.gguf_architecture:
-        raise ValueError(f"{path} holds a model of {architecture}, the configuration is of {model.config.family}")
+    if architecture != shape.gguf_architecture:
+        raise ValueError(f"{path} holds a model of {architecture}, the configuration is of {config.family}")
     tensors = []
     for tensor in reader.tensors:
-        name = _transformers_name(tensor.name, model)
+        name = _transformers_name(tensor.name, shape)
         is_rotary = ".attn_q." in tensor.name or ".attn_k." in tensor.name
-        is_interleaved = model.shape.is_gguf_interleaved and is_rotary
+        is_interleaved = shape.is_gguf_interleaved and is_rotary
         tensors.append(
             SourceTensor(
                 name=name,
                 shape=tuple(reversed(tensor.shape.tolist())),
                 num_bytes=int(tensor.n_bytes),
-                write_to=partial(_write, tensor, model.config.head_dim if is_interleaved else None),
+                write_to=partial(_write, tensor, config.head_dim if is_interleaved else None),
+                gguf_type=tensor.tensor_type.name,
             )
         )
     return tensors
 
 
-def _transformers_name(name: str, model: Decoder) -> str:
+def _transformers_name(name: str, shape: DecoderShape) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; an unknown name stays as it is."""
-    inside = _INSIDE | _BETWEEN_NORMS if model.shape.has_output_norms else _INSIDE
+    inside = _INSIDE | _BETWEEN_NORMS if shape.has_output_norms else _INSIDE
     match name.split("."):
         case [stem, kind] if stem in _OUTSIDE:
             return f"{_OUTSIDE[stem]}.{kind}"
@@ -107,15 +110,24 @@ def _transformers_name(name: str, model: Decoder) -> str:
             return name
 
 
-def _write(tensor: gguf.ReaderTensor, head_dim: int | None, destination: Tensor) -> None:
-    """Dequantise into place; with `head_dim`, take apart the halves of each head that llama.cpp interleaves."""
-    for rows in row_chunks(tuple(destination.shape), multiple=head_dim or 1):
-        source = torch.from_numpy(_dequantised(tensor, rows))
-        if head_dim is None:
-            destination[rows].copy_(source)
+def _write(tensor: gguf.ReaderTensor, head_dim: int | None, destination: Destination) -> None:
+    """Write blocks as they are where the destination takes them, else dequantised.
+
+    With `head_dim`, take apart the halves of each head that llama.cpp interleaves.
+    """
+    kind = tensor.tensor_type.name
+    for rows in row_chunks(destination.shape, multiple=head_dim or 1):
+        if kind in destination.gguf_types:
+            blocks = tensor.data[rows].view(np.ndarray)
+            destination.write_gguf(rows.start, blocks if head_dim is None else _unwoven(blocks, head_dim), kind)
             continue
-        halves = source.view(-1, head_dim // 2, 2, *source.shape[1:]).transpose(1, 2)
-        destination[rows].view(halves.shape).copy_(halves)
+        values = _dequantised(tensor, rows)
+        destination.write(rows.start, torch.from_numpy(values if head_dim is None else _unwoven(values, head_dim)))
+
+
+def _unwoven(rows: NDArray[_Element], head_dim: int) -> NDArray[_Element]:
+    halves = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def _dequantised(tensor: gguf.ReaderTensor, rows: slice) -> NDArray[np.float32]:

@@ -14,14 +14,16 @@ from .device import free_bytes, has_flashinfer
 from .errors import StartError
 from .host import usable_cores
 from .kernels.library import Library
+from .kernels.linear import LinearKernels
 from .kernels.ops import KernelOps
 from .layers import MAX_PACKED_BYTES, can_pack
+from .linears import KernelLinears
 from .model_config import ModelConfig, find_family, parse_model_config, read_json, unknown_architecture
 from .models.decoder import num_parameters
 from .models.model import Model
-from .models.registry import make_model
+from .models.registry import make_model, shape_of
 from .ops import Ops, TorchOps
-from .weights import OnProgress, load_weights
+from .weights import OnProgress, load_weights, stored_types
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +32,16 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A model with its weights. `code` says whose layers they are, with the version where it matters."""
+    """A model with its weights.
+
+    `code` says whose layers they are, with the version where it matters; `weights` how linear layers hold theirs.
+    """
 
     model: Model
     spec: AttentionSpec
     context_tokens: int
     code: str
+    weights: str
 
 
 def build(
@@ -73,8 +79,7 @@ def build(
             except ValueError as error:
                 raise ValueError(f"{unknown}; {error}") from error
         case _:
-            model_config = parse_model_config(raw)
-            return _build_own(launch, model_config, dtype, device, _make_ops(library, dtype, device), on_progress)
+            return _build_own(launch, parse_model_config(raw), dtype, device, library, on_progress)
 
 
 def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
@@ -91,12 +96,12 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
-def _make_ops(library: Library | None, dtype: torch.dtype, device: torch.device) -> Ops:
+def _torch_ops(device: torch.device) -> Ops:
     if device.type == "cuda" and has_flashinfer():
         from .flashinfer_ops import FlashInferOps  # takes seconds, and is there with the extra only
 
         return FlashInferOps()
-    return TorchOps() if library is None or dtype not in KernelOps.DTYPES else KernelOps(library)
+    return TorchOps()
 
 
 def _build_own(
@@ -104,11 +109,14 @@ def _build_own(
     model_config: ModelConfig,
     dtype: torch.dtype,
     device: torch.device,
-    ops: Ops,
+    library: Library | None,
     on_progress: OnProgress,
 ) -> Built:
     config = launch.config
     context_tokens = _context_tokens(config, model_config.context_tokens)
+    if library is not None and dtype in KernelOps.DTYPES:
+        return _build_in_kernels(launch, model_config, dtype, library, on_progress, context_tokens)
+    _refuse_quantize(config, "the CPU kernels, which are off or can't be built here")
     needed = num_parameters(model_config) * dtype.itemsize
     head_bytes = model_config.vocabulary * model_config.hidden_size * dtype.itemsize
     is_packed = device.type == "cpu"
@@ -116,7 +124,7 @@ def _build_own(
         needed += head_bytes
     _check_weights_fit(needed, free_bytes(device), dtype)
     with device:
-        model = make_model(model_config, dtype, ops)
+        model = make_model(model_config, dtype, _torch_ops(device))
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)
@@ -124,7 +132,39 @@ def _build_own(
     if is_packed:
         model.pack()
     spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
-    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil")
+    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=_name(dtype))
+
+
+def _build_in_kernels(
+    launch: RunnerLaunch,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    library: Library,
+    on_progress: OnProgress,
+    context_tokens: int,
+) -> Built:
+    config, path = launch.config, Path(launch.weights)
+    stored = stored_types(path, model_config, shape_of(model_config))
+    linears = KernelLinears(LinearKernels(library), dtype, quantize=config.quantize, stored=stored)
+    # Nothing is taken yet: memory counts when it is touched.
+    model = make_model(model_config, dtype, KernelOps(library), linears)
+    embedding_bytes = 0 if model.embedding is None else model.embedding.nbytes
+    _check_weights_fit(linears.num_bytes + embedding_bytes, free_bytes(torch.device("cpu")), dtype)
+    torch.set_num_threads(1)
+    load_weights(model, path, on_progress)
+    torch.set_num_threads(config.threads or usable_cores())
+    spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
+    weights = "+".join(sorted({kind.name for kind in linears.kinds}))
+    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=weights)
+
+
+def _refuse_quantize(config: RunnerConfig, needed: str) -> None:
+    if config.quantize != "none":
+        raise StartError(f"--quantize {config.quantize} needs {needed}; set it to none")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgress, *, reason: str) -> Built:
@@ -135,6 +175,7 @@ def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgr
             f"this model needs the package transformers ({reason}): pip install 'transformers>=5,<6' ({error})"
         ) from error
     config = launch.config
+    _refuse_quantize(config, "axil's own code for the model")
     read = source.read_source(Path(launch.model_config))
     context_tokens = _context_tokens(config, read.context_tokens)
     num_bytes = source.num_bytes(read, dtype)
@@ -144,7 +185,13 @@ def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgr
     on_progress(0, num_bytes)
     model, spec = build.build_model(read, Path(launch.weights), dtype, page_tokens=config.page_tokens)
     on_progress(num_bytes, num_bytes)
-    return Built(model=model, spec=spec, context_tokens=context_tokens, code=f"transformers-{source.VERSION}")
+    return Built(
+        model=model,
+        spec=spec,
+        context_tokens=context_tokens,
+        code=f"transformers-{source.VERSION}",
+        weights=_name(dtype),
+    )
 
 
 def _context_tokens(config: RunnerConfig, made_for: int) -> int:

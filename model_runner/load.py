@@ -100,6 +100,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     kernels = "off" if library is None else library.isa.value
+    computed_in = f"{dtype_name} {built.weights} {kernels} {built.code}"
     return Loaded(
         runner=runner,
         ready=Ready(
@@ -107,7 +108,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             page_tokens=config.page_tokens,
             vocabulary=built.model.vocabulary,
             context_tokens=built.context_tokens,
-            model_fingerprint=fingerprint(Path(launch.model_config), files, f"{dtype_name} {kernels} {built.code}"),
+            model_fingerprint=fingerprint(Path(launch.model_config), files, computed_in),
         ),
         facts={
             "model_impl": built.code,
@@ -115,6 +116,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "kv_pool_gib": round(pool_tokens * bytes_per_token / _GIB, 2),
             "device": str(device),
             "dtype": dtype_name,
+            "weights": built.weights,
             "kernels": kernels,
             "threads": torch.get_num_threads(),
             "load_s": round(load_s, 2),

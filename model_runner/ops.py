@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .layers import Angles, AnyLinear, Linear, RMSNorm, Rotary, packed, rotate
+from .layers import Angles, RMSNorm, Rotary, rotate
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -35,9 +35,6 @@ class Ops(Protocol):
 
     def activations(self, weights: torch.dtype) -> torch.dtype:
         """The type of activations beside weights of a type."""
-
-    def packed(self, linear: Linear) -> AnyLinear:
-        """The linear as these ops compute it fastest, once its weights are written."""
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """The angles of a step's positions, for `rotated_heads`."""
@@ -61,10 +58,6 @@ class TorchOps:
     def activations(self, weights: torch.dtype) -> torch.dtype:
         """That of the weights."""
         return weights
-
-    def packed(self, linear: Linear) -> AnyLinear:
-        """Laid out for oneDNN."""
-        return packed(linear)
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """Rounded to the serving type."""

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from .source import SourceTensor, row_chunks
+from .source import Destination, SourceTensor, row_chunks
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -57,8 +56,8 @@ def safetensors_tensors(files: Sequence[Path]) -> list[SourceTensor]:
     return tensors
 
 
-def _write(file: Path, name: str, shape: tuple[int, ...], destination: Tensor) -> None:
+def _write(file: Path, name: str, shape: tuple[int, ...], destination: Destination) -> None:
     with safe_open(file, framework="pt") as opened:
         source = opened.get_slice(name)
         for rows in row_chunks(shape):
-            destination[rows].copy_(source[rows])
+            destination.write(rows.start, source[rows])

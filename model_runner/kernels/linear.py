@@ -70,6 +70,12 @@ class Kind:
     group_columns: int | None = None
     has_byte_activations: bool = False
 
+    @property
+    def name(self) -> str:
+        """How logs and fingerprints call it: `int8/32` has a scale for 32 columns, `-a8` tokens in bytes too."""
+        group = f"/{self.group_columns}" if self.group_columns else ""
+        return f"{self.format.name.lower()}{group}{'-a8' if self.has_byte_activations else ''}"
+
     def obstacle(self, num_columns: int) -> str | None:
         """Why a layer of so many inputs can't be held like this, or None."""
         multiple = {Format.FLOAT32: 1, Format.BFLOAT16: 2}.get(self.format, GROUP_COLUMNS)
@@ -154,6 +160,11 @@ class PackedWeight:
     def num_columns(self) -> int:
         """Numbers that a token consists of."""
         return int(self.layout.num_columns)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether something is added to the outputs."""
+        return bool(self.layout.has_bias)
 
     def write(self, first: int, rows_NK: Tensor, *, half: int | None = None) -> None:
         """Store rows of any float type from output `first` on; `half` 0 is the gate, 1 what it opens."""

@@ -10,11 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from model_runner.layers import Angles, AnyLinear, Linear, RMSNorm, Rotary
+from model_runner.layers import Angles, RMSNorm, Rotary
 from model_runner.ops import Activation, Heads
 
 from .library import Float, Int, Library, Pointer
-from .linear import Format, Kind, LinearKernels
 
 _Flag = ctypes.c_int32
 
@@ -30,7 +29,6 @@ class KernelOps:
         self.is_whole = is_whole
         """Whether all layers may run in one call, where attention is the kernels' too."""
         function = library.function
-        self._linears = LinearKernels(library)
         self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)
         self._rotate_heads = function("axil_rotate_heads", *5 * [Pointer], _Flag, Float, *4 * [Int])
         self._angles = function("axil_angles", Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
@@ -40,18 +38,6 @@ class KernelOps:
     def activations(self, weights: torch.dtype) -> torch.dtype:
         """Always float32."""
         return torch.float32
-
-    def packed(self, linear: Linear) -> AnyLinear:
-        """In the kernels' own blocks; activations stay float32 where the CPU has no products of bfloat16."""
-        num_outputs, num_columns = linear.weight.shape
-        kind = Kind(format=Format.BFLOAT16 if linear.weight.dtype == torch.bfloat16 else Format.FLOAT32)
-        if kind.obstacle(num_columns) is not None:
-            kind = Kind(format=Format.FLOAT32)
-        weight = self._linears.make(num_outputs, num_columns, kind, has_bias=linear.bias is not None)
-        weight.write(0, linear.weight)
-        if linear.bias is not None:
-            weight.write_bias(0, linear.bias)
-        return weight
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """Cosines and sines [T, H / 2] in float32."""

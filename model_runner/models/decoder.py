@@ -7,7 +7,7 @@ Knows nothing of pages and rows: attention over the cache is the backend's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,14 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.attention.backend import AttentionBackend
-from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_linear, make_norm, make_rotary
+from model_runner.kernels.linear import PackedWeight
+from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_norm, make_rotary, packed
+from model_runner.linears import Linears, TorchLinears, parts
 from model_runner.model_config import ModelConfig
 from model_runner.ops import Activation, Heads, Ops, TorchOps
+from model_runner.source import Destination, TensorDestination
 
 from .layer import Layer
 from .whole import WholeLayers, whole_layers
 
 Handle = TypeVar("Handle")
+
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+_OUTPUT, _DOWN = "self_attn.o_proj", "mlp.down_proj"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +59,14 @@ class DecoderShape:
 class Decoder:
     """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied.
 
-    `local_rotary` is that of the layers with a sliding window.
+    `dtype` is that of norms and KV, and of weights that aren't quantised. `embedding` is None where the kernels' head
+    holds it. `local_rotary` is that of the layers with a sliding window.
     """
 
     config: ModelConfig
     shape: DecoderShape
-    embedding: Tensor
+    dtype: torch.dtype
+    embedding: Tensor | None
     layers: tuple[Layer, ...]
     norm: RMSNorm
     head: AnyLinear
@@ -77,10 +86,10 @@ class Decoder:
     ) -> Tensor:
         """Hidden states [T, D] before the last norm; stores the tokens' K and V."""
         ops, activation = self.ops, self.shape.activation
-        hidden_TD = F.embedding(token_ids_T, self.embedding).to(ops.activations(self.embedding.dtype))
+        hidden_TD = self._embedded(token_ids_T).to(ops.activations(self.dtype))
         if self.shape.is_embedding_scaled:
             # In the serving dtype: transformers rounds the factor too.
-            hidden_TD = hidden_TD * torch.tensor(self.config.hidden_size**0.5, dtype=self.embedding.dtype).item()
+            hidden_TD = hidden_TD * torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype).item()
         angles = local_angles = ops.angles(self.rotary, positions_T)
         if self.local_rotary is not self.rotary:
             local_angles = ops.angles(self.local_rotary, positions_T)
@@ -115,64 +124,83 @@ class Decoder:
             self.whole = (backend, whole_layers(self.layers, self.config, self.shape.activation, self.ops, backend))
         return self.whole[1]
 
-    def pack(self) -> None:
-        """Pack all linears, once their weights are written; frees each weight before it takes the next."""
-        for layer in self.layers:
-            layer.qkv = self._packed(layer.qkv)
-            layer.output = self._packed(layer.output)
-            layer.gate_up = self._packed(layer.gate_up)
-            layer.down = self._packed(layer.down)
-        self.head = self._packed(self.head)
+    def _embedded(self, token_ids_T: Tensor) -> Tensor:
+        if self.embedding is not None:
+            return F.embedding(token_ids_T, self.embedding)
+        assert isinstance(self.head, PackedWeight), "only the kernels' head is an embedding too"
+        return self.head.rows(token_ids_T, torch.float32)
 
-    def _packed(self, linear: AnyLinear) -> AnyLinear:
-        return self.ops.packed(linear) if isinstance(linear, Linear) else linear
+    def pack(self) -> None:
+        """Pack torch's linears, once their weights are written; frees each weight before it takes the next."""
+        for layer in self.layers:
+            layer.qkv = _packed(layer.qkv)
+            layer.output = _packed(layer.output)
+            layer.gate_up = _packed(layer.gate_up)
+            layer.down = _packed(layer.down)
+        self.head = _packed(self.head)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name in a transformers checkpoint, the tensor), of those that are tensors still."""
+        for name, destination in self.destinations():
+            if isinstance(destination, TensorDestination):
+                yield name, destination.tensor
+
+    def destinations(self) -> Iterator[tuple[str, Destination]]:
         """(name in a transformers checkpoint, where to write it); fused parameters appear as their parts.
 
         They can be written until `pack`.
         """
         config = self.config
         qkv_rows = [config.num_heads * config.head_dim] + 2 * [config.num_kv_heads * config.head_dim]
-        yield "model.embed_tokens.weight", self.embedding
+        if self.embedding is not None:
+            yield "model.embed_tokens.weight", TensorDestination(self.embedding)
         for index, layer in enumerate(self.layers):
             prefix = f"model.layers.{index}."
-            yield prefix + "input_layernorm.weight", layer.input_norm.weight
+            yield prefix + "input_layernorm.weight", TensorDestination(layer.input_norm.weight)
             if layer.attention_output_norm is not None and layer.mlp_output_norm is not None:
-                yield prefix + "post_attention_layernorm.weight", layer.attention_output_norm.weight
-                yield prefix + "pre_feedforward_layernorm.weight", layer.mlp_norm.weight
-                yield prefix + "post_feedforward_layernorm.weight", layer.mlp_output_norm.weight
+                yield prefix + "post_attention_layernorm.weight", TensorDestination(layer.attention_output_norm.weight)
+                yield prefix + "pre_feedforward_layernorm.weight", TensorDestination(layer.mlp_norm.weight)
+                yield prefix + "post_feedforward_layernorm.weight", TensorDestination(layer.mlp_output_norm.weight)
             else:
-                yield prefix + "post_attention_layernorm.weight", layer.mlp_norm.weight
-            yield from _parts(layer.qkv, qkv_rows, [f"{prefix}self_attn.{x}_proj" for x in "qkv"])
-            yield from _parts(layer.output, [config.hidden_size], [prefix + "self_attn.o_proj"])
-            yield from _parts(
-                layer.gate_up, 2 * [config.intermediate_size], [prefix + "mlp.gate_proj", prefix + "mlp.up_proj"]
-            )
-            yield from _parts(layer.down, [config.hidden_size], [prefix + "mlp.down_proj"])
+                yield prefix + "post_attention_layernorm.weight", TensorDestination(layer.mlp_norm.weight)
+            yield from _parts(layer.qkv, qkv_rows, [prefix + name for name in _QKV])
+            yield from _parts(layer.output, [config.hidden_size], [prefix + _OUTPUT])
+            yield from _parts(layer.gate_up, 2 * [config.intermediate_size], [prefix + name for name in _GATE_UP])
+            yield from _parts(layer.down, [config.hidden_size], [prefix + _DOWN])
             if layer.heads.q_norm is not None and layer.heads.k_norm is not None:
-                yield prefix + "self_attn.q_norm.weight", layer.heads.q_norm.weight
-                yield prefix + "self_attn.k_norm.weight", layer.heads.k_norm.weight
-        yield "model.norm.weight", self.norm.weight
-        if not config.is_embedding_tied:
-            assert isinstance(self.head, Linear), "packed weights can't be written"
-            yield "lm_head.weight", self.head.weight
+                yield prefix + "self_attn.q_norm.weight", TensorDestination(layer.heads.q_norm.weight)
+                yield prefix + "self_attn.k_norm.weight", TensorDestination(layer.heads.k_norm.weight)
+        yield "model.norm.weight", TensorDestination(self.norm.weight)
+        if not config.is_embedding_tied or self.embedding is None:
+            name = "model.embed_tokens" if config.is_embedding_tied else "lm_head"
+            yield from _parts(self.head, [config.vocabulary], [name])
 
 
-def make_decoder(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
-    """A decoder with parameters still to be written; `ops` are torch's if none are given."""
-    embedding = torch.empty(config.vocabulary, config.hidden_size, dtype=dtype)
-    head = (
-        Linear(embedding, None)
-        if config.is_embedding_tied
-        else make_linear(config.hidden_size, config.vocabulary, has_bias=False, dtype=dtype)
-    )
+def make_decoder(
+    config: ModelConfig,
+    shape: DecoderShape,
+    dtype: torch.dtype,
+    ops: Ops | None = None,
+    linears: Linears | None = None,
+) -> Decoder:
+    """A decoder with parameters still to be written; `ops` and `linears` are torch's if none are given."""
+    linears = linears or TorchLinears(dtype)
+    head: AnyLinear
+    embedding: Tensor | None = None
+    if config.is_embedding_tied:
+        name = "model.embed_tokens.weight"
+        head = made = linears.make([name], config.vocabulary, config.hidden_size, has_bias=False)
+        embedding = made.weight if isinstance(made, Linear) else None
+    else:
+        embedding = torch.empty(config.vocabulary, config.hidden_size, dtype=dtype)
+        head = linears.make(["lm_head.weight"], config.vocabulary, config.hidden_size, has_bias=False)
     rotary = make_rotary(config.head_dim, config.rope_theta, config.rope_scaling, dtype)
     return Decoder(
         config=config,
         shape=shape,
+        dtype=dtype,
         embedding=embedding,
-        layers=tuple(_make_layer(config, shape, dtype) for _ in range(config.num_layers)),
+        layers=tuple(_make_layer(index, config, shape, dtype, linears) for index in range(config.num_layers)),
         norm=_make_norm(config.hidden_size, config, shape, dtype),
         head=head,
         rotary=rotary,
@@ -190,16 +218,20 @@ def num_parameters(config: ModelConfig) -> int:
     return config.num_layers * layer + config.vocabulary * config.hidden_size * (2 - config.is_embedding_tied)
 
 
-def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) -> Layer:
+def _make_layer(index: int, config: ModelConfig, shape: DecoderShape, dtype: torch.dtype, linears: Linears) -> Layer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
 
     def norm(features: int) -> RMSNorm:
         return _make_norm(features, config, shape, dtype)
 
+    def linear(names: Sequence[str], num_outputs: int, num_columns: int, has_bias: bool) -> AnyLinear:
+        tensors = [f"model.layers.{index}.{name}.weight" for name in names]
+        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias)
+
     return Layer(
         input_norm=norm(hidden),
-        qkv=make_linear(hidden, q_size + 2 * kv_size, has_bias=shape.has_qkv_bias, dtype=dtype),
+        qkv=linear(_QKV, q_size + 2 * kv_size, hidden, shape.has_qkv_bias),
         heads=Heads(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -207,11 +239,11 @@ def _make_layer(config: ModelConfig, shape: DecoderShape, dtype: torch.dtype) ->
             q_norm=norm(head_dim) if shape.has_head_norms else None,
             k_norm=norm(head_dim) if shape.has_head_norms else None,
         ),
-        output=make_linear(q_size, hidden, has_bias=shape.has_output_bias, dtype=dtype),
+        output=linear([_OUTPUT], hidden, q_size, shape.has_output_bias),
         attention_output_norm=norm(hidden) if shape.has_output_norms else None,
         mlp_norm=norm(hidden),
-        gate_up=make_linear(hidden, 2 * inner, has_bias=shape.has_mlp_bias, dtype=dtype),
-        down=make_linear(inner, hidden, has_bias=shape.has_mlp_bias, dtype=dtype),
+        gate_up=linear(_GATE_UP, 2 * inner, hidden, shape.has_mlp_bias),
+        down=linear([_DOWN], hidden, inner, shape.has_mlp_bias),
         mlp_output_norm=norm(hidden) if shape.has_output_norms else None,
     )
 
@@ -220,10 +252,13 @@ def _make_norm(features: int, config: ModelConfig, shape: DecoderShape, dtype: t
     return make_norm(features, eps=config.norm_eps, dtype=torch.float32 if shape.is_norm_centred else dtype)
 
 
-def _parts(linear: AnyLinear, num_rows: list[int], names: list[str]) -> Iterator[tuple[str, Tensor]]:
-    assert isinstance(linear, Linear), "packed weights can't be written"
-    for name, weight in zip(names, torch.split(linear.weight, num_rows), strict=True):
+def _packed(linear: AnyLinear) -> AnyLinear:
+    return packed(linear) if isinstance(linear, Linear) else linear
+
+
+def _parts(linear: AnyLinear, num_rows: Sequence[int], names: Sequence[str]) -> Iterator[tuple[str, Destination]]:
+    assert isinstance(linear, Linear | PackedWeight), "what oneDNN packed can't be written"
+    for name, (weight, bias) in zip(names, parts(linear, num_rows), strict=True):
         yield f"{name}.weight", weight
-    if linear.bias is not None:
-        for name, bias in zip(names, torch.split(linear.bias, num_rows), strict=True):
+        if bias is not None:
             yield f"{name}.bias", bias

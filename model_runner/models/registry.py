@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from model_runner.linears import Linears
 from model_runner.model_config import Family, ModelConfig
 from model_runner.ops import Ops
 
@@ -21,6 +22,13 @@ _SHAPES: dict[Family, Callable[[ModelConfig], DecoderShape]] = {
 }
 
 
-def make_model(config: ModelConfig, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
-    """The model that `config` describes, with parameters still to be written; `ops` are torch's if none are given."""
-    return make_decoder(config, _SHAPES[config.family](config), dtype, ops)
+def shape_of(config: ModelConfig) -> DecoderShape:
+    """What the model's family changes about the shared decoder."""
+    return _SHAPES[config.family](config)
+
+
+def make_model(
+    config: ModelConfig, dtype: torch.dtype, ops: Ops | None = None, linears: Linears | None = None
+) -> Decoder:
+    """The model of `config`, with parameters still to be written; `ops` and `linears` are torch's if none are given."""
+    return make_decoder(config, shape_of(config), dtype, ops, linears)

@@ -91,7 +91,7 @@ class Bed:
         self.page_tokens = page_tokens
         if spec is None:
             assert isinstance(model, Decoder), "a model that isn't ours comes with its attention's shape"
-            spec = attention_spec(model.config, model.embedding.dtype, page_tokens=page_tokens)
+            spec = attention_spec(model.config, model.dtype, page_tokens=page_tokens)
         backend = new_backend(spec) if library is None else CpuAttention(spec, library)
         self.pool = backend.make_kv_pool(num_pages)
         graphs = None

@@ -21,8 +21,10 @@ from transformers import (
 )
 
 from model_runner.kernels.library import Library, load_library
+from model_runner.kernels.linear import LinearKernels
 from model_runner.kernels.ops import KernelOps
-from model_runner.model_config import parse_model_config, read_model_config
+from model_runner.linears import KernelLinears
+from model_runner.model_config import ModelConfig, parse_model_config, read_model_config
 from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model
 from model_runner.weights import load_weights
@@ -132,13 +134,16 @@ def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> Pre
 
 
 def load_directory(directory: Path, dtype: torch.dtype = torch.float32, *, library: Library | None = None) -> Decoder:
-    """A saved checkpoint as our model; packed, if it is to run in kernels."""
-    ops = None if library is None else KernelOps(library)
-    model = make_model(read_model_config(directory / "config.json"), dtype, ops)
+    """A saved checkpoint as our model; in kernels, if they are given."""
+    model = _make(read_model_config(directory / "config.json"), dtype, library)
     load_weights(model, directory, lambda done, total: None)
-    if library is not None:
-        model.pack()
     return model
+
+
+def _make(config: ModelConfig, dtype: torch.dtype, library: Library | None) -> Decoder:
+    if library is None:
+        return make_model(config, dtype)
+    return make_model(config, dtype, KernelOps(library), KernelLinears(LinearKernels(library), dtype))
 
 
 @pytest.fixture(scope="session")
@@ -171,12 +176,9 @@ def embedded_config_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_embedded(path: Path, dtype: torch.dtype, *, library: Library | None = None) -> Decoder:
-    """The embedded model in a serving dtype; packed, if it is to run in kernels."""
-    ops = None if library is None else KernelOps(library)
-    model = make_model(parse_model_config(EMBEDDED_CONFIG), dtype, ops)
+    """The embedded model in a serving dtype; in kernels, if they are given."""
+    model = _make(parse_model_config(EMBEDDED_CONFIG), dtype, library)
     load_weights(model, path, lambda done, total: None)
-    if library is not None:
-        model.pack()
     return model
 
 

@@ -1,0 +1,164 @@
+"""Makes the linear layers of a model: as torch computes them, or in the C++ kernels, quantised if asked.
+
+Decides how each weight is held. Knows no model and no file.
+"""
+
+# N outputs · K columns (inputs)
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .kernels.linear import GROUP_COLUMNS, Format, Gguf, Kind, LinearKernels, PackedWeight
+from .layers import Linear, make_linear
+from .source import Destination, TensorDestination
+
+log = logging.getLogger(__name__)
+
+MadeLinear: TypeAlias = Linear | PackedWeight
+
+HEADS = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+"""What turns ids into vectors and back loses most by 4 bits, so it gets 8."""
+
+
+class Linears(Protocol):
+    """How a model's linear layers are made."""
+
+    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> MadeLinear:
+        """A layer still to be written; `names` are the tensors that it consists of, one above the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLinears:
+    """Plain tensors of a serving dtype."""
+
+    dtype: torch.dtype
+
+    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> Linear:
+        """The same for all."""
+        return make_linear(num_columns, num_outputs, has_bias=has_bias, dtype=self.dtype)
+
+
+class KernelLinears:
+    """Weights in the kernels' blocks.
+
+    What a GGUF file holds in blocks that the kernels know stays as it is: that is exact, and read faster. (Not where
+    the CPU multiplies bfloat16: that is faster still for many tokens.)
+    """
+
+    def __init__(
+        self,
+        kernels: LinearKernels,
+        dtype: torch.dtype,
+        *,
+        quantize: str = "none",
+        stored: Mapping[str, str] | None = None,
+    ) -> None:
+        """`quantize` is the flag's value, `stored` the GGUF types of tensors."""
+        self._kernels = kernels
+        self._format = Format.BFLOAT16 if dtype == torch.bfloat16 else Format.FLOAT32
+        self._quantize = quantize
+        self._stored = stored or {}
+        self._is_exact_kept = dtype == torch.float32 or not kernels.has_bfloat16_products
+        self.kinds: set[Kind] = set()
+        """Of all layers so far."""
+        self.num_bytes = 0
+        """Of all layers so far."""
+
+    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> PackedWeight:
+        """Held as the flags say; what can't be is logged."""
+        kind = self._kind(names)
+        obstacle = kind.obstacle(num_columns)
+        if obstacle is not None:
+            if self._quantize != "none":
+                log.warning("not quantised, so it stays in float32 tensor=%s reason=%r", names[0], obstacle)
+            kind = Kind(format=Format.FLOAT32)
+        weight = self._kernels.make(num_outputs, num_columns, kind, has_bias=has_bias)
+        self.kinds.add(kind)
+        self.num_bytes += weight.memory.nbytes
+        return weight
+
+    def _kind(self, names: Sequence[str]) -> Kind:
+        has_bytes = self._quantize != "none"
+        stored = {_BLOCKS[self._stored[name]].format for name in names if self._stored.get(name) in _BLOCKS}
+        is_whole = len(stored) == 1 and all(self._stored.get(name) in _BLOCKS for name in names)
+        if is_whole and (has_bytes or self._is_exact_kept):
+            held = stored.pop()
+            if held is Format.INT4 or self._quantize != "int4" or not HEADS.isdisjoint(names):
+                return Kind(format=held, group_columns=GROUP_COLUMNS, has_byte_activations=has_bytes)
+        if not has_bytes:
+            return Kind(format=self._format)
+        if self._quantize == "int8" or not HEADS.isdisjoint(names):
+            return Kind(format=Format.INT8, has_byte_activations=True)
+        return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, has_byte_activations=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """A part of a packed weight."""
+
+    weight: PackedWeight
+    first: int
+    shape: tuple[int, ...]
+
+    @property
+    def gguf_types(self) -> frozenset[str]:
+        """Those that the weight holds exactly."""
+        kind = self.weight.kind
+        is_grouped = kind.group_columns == GROUP_COLUMNS
+        return frozenset(name for name, gguf in _BLOCKS.items() if is_grouped and gguf.format is kind.format)
+
+    def write(self, first: int, rows: Tensor) -> None:
+        """Pack rows."""
+        self.weight.write(self.first + first, rows)
+
+    def write_gguf(self, first: int, blocks: NDArray[np.uint8], gguf_type: str) -> None:
+        """Pack blocks as they are."""
+        self.weight.write_gguf(self.first + first, blocks, _BLOCKS[gguf_type])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BiasPart:
+    """A part of a packed weight's bias."""
+
+    weight: PackedWeight
+    first: int
+    shape: tuple[int, ...]
+
+    @property
+    def gguf_types(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def write(self, first: int, rows: Tensor) -> None:
+        """Store them."""
+        self.weight.write_bias(self.first + first, rows)
+
+    def write_gguf(self, first: int, blocks: NDArray[np.uint8], gguf_type: str) -> None:
+        """Never called."""
+        raise AssertionError("a bias holds no blocks")
+
+
+_BLOCKS = {gguf.name: gguf for gguf in Gguf}
+
+
+def parts(linear: MadeLinear, num_rows: Sequence[int]) -> Iterator[tuple[Destination, Destination | None]]:
+    """Where the tensors of a fused layer go, one above the other: weight and bias of each."""
+    first = 0
+    for count in num_rows:
+        if isinstance(linear, Linear):
+            part = slice(first, first + count)
+            bias = None if linear.bias is None else TensorDestination(linear.bias[part])
+            yield TensorDestination(linear.weight[part]), bias
+        else:
+            weight = _Rows(weight=linear, first=first, shape=(count, linear.num_columns))
+            yield weight, _BiasPart(weight=linear, first=first, shape=(count,)) if linear.has_bias else None
+        first += count
