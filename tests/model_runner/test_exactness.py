@@ -29,7 +29,7 @@ class Steps:
 
     def __init__(self, model: Decoder, library: Library, num_pages: int = 200) -> None:
         self.model = model
-        self.backend = CpuAttention(attention_spec(model.config, model.embedding.dtype, page_tokens=16), library)
+        self.backend = CpuAttention(attention_spec(model.config, model.dtype, page_tokens=16), library)
         self.pool = self.backend.make_kv_pool(num_pages)
         self.table = RowTable(num_pages=num_pages, page_tokens=16)
         self.free = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1)).tolist()
