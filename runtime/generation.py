@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -76,7 +76,7 @@ class Prompt:
     part of the text even where others are left out.
     """
 
-    token_ids: list[int]
+    token_ids: Sequence[int]
     sampling: SamplingParams
     request_id: str
     salt: str = ""

@@ -82,6 +82,25 @@ class Generator:
         """
         return (await self.encode_all([text], add_special_tokens=add_special_tokens, field=field))[0]
 
+    async def encode_chat(self, text: str, *, field: str) -> Sequence[int]:
+        """Token ids of a rendered chat, whose special tokens the template has written.
+
+        Raises:
+            Refused: `text` is empty, or too long.
+        """
+        self._check_text(text, field=field)
+
+        def encoded() -> Sequence[int]:
+            self._check_beginning(text, field=field)
+            token_ids = self.tokenizer.encode_chat(text)
+            self._check_length(len(token_ids), field=field)
+            # What the tokenizer knows the model knows, unless its files do not suit each other.
+            if self.tokenizer.vocabulary > (self.client.stats.vocabulary or self.tokenizer.vocabulary):
+                return self.known_ids(token_ids, field=field)
+            return token_ids
+
+        return await self.off_loop(len(text), encoded)
+
     async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool, field: str) -> list[list[int]]:
         """Token ids of each of several prompts.
 
@@ -99,17 +118,17 @@ class Generator:
         return await self.off_loop(num_characters, encoded)
 
     def _encoded(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
-        limit_tokens, _, _ = self._longest_prompt()
-        if limit_tokens and len(text) > max(_LOOK_CHARACTERS, _MANY_CHARACTERS * limit_tokens):
-            self._look_ahead(text, field=field)
+        self._check_beginning(text, field=field)
         return self.checked_ids(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), field=field)
 
-    def _look_ahead(self, text: str, *, field: str) -> None:
+    def _check_beginning(self, text: str, *, field: str) -> None:
         """Refuse a text whose first pieces have twice the tokens that fit, before all of it is tokenised.
 
         Where a piece ends, a few tokens may be cut in two; twice as many as fit are too many all the same.
         """
         limit_tokens, what, flag = self._longest_prompt()
+        if not limit_tokens or len(text) <= max(_LOOK_CHARACTERS, _MANY_CHARACTERS * limit_tokens):
+            return
         num_tokens = 0
         for start in range(0, len(text), _LOOK_CHARACTERS):
             piece = text[start : start + _LOOK_CHARACTERS]
@@ -150,16 +169,19 @@ class Generator:
         Raises:
             Refused: there are none or too many, or one lies outside the vocabulary.
         """
-        if not token_ids:
+        self._check_length(len(token_ids), field=field)
+        return self.known_ids(token_ids, field=field)
+
+    def _check_length(self, num_tokens: int, *, field: str) -> None:
+        if not num_tokens:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
         limit_tokens, what, flag = self._longest_prompt()
-        if limit_tokens and len(token_ids) >= limit_tokens:
+        if limit_tokens and num_tokens >= limit_tokens:
             raise PromptTooLong(
-                f"{field} has {counted(len(token_ids), 'token')}; {what} {limit_tokens}, output included. Shorten it "
+                f"{field} has {counted(num_tokens, 'token')}; {what} {limit_tokens}, output included. Shorten it "
                 f"or start the server with a larger {flag}.",
                 field=field,
             )
-        return self.known_ids(token_ids, field=field)
 
     def known_ids(self, token_ids: Sequence[int], *, field: str) -> list[int]:
         """Return `token_ids`, of which there must be some, when all are in the vocabulary.

@@ -21,7 +21,9 @@ TOKEN_BYTES = 4
 
 
 def ids_to_bytes(ids: Iterable[int]) -> bytes:
-    """Pack integers as little-endian int32."""
+    """Pack integers as little-endian int32; an array of them is copied as it is."""
+    if isinstance(ids, array) and ids.typecode == "i":
+        return ids.tobytes()
     return array("i", ids).tobytes()
 
 

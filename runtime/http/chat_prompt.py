@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runtime.text.template import USUAL_ROLES, ChatTemplate, Message, template_variables
@@ -43,7 +44,7 @@ class ChatPrompt:
     """A rendered chat."""
 
     text: str
-    token_ids: list[int]
+    token_ids: Sequence[int]
 
 
 async def read_chat(front: Front, fields: Fields) -> Chat:
@@ -101,7 +102,7 @@ async def rendered(front: Front, chat: Chat) -> ChatPrompt:
     num_characters = sum(MESSAGE_CHARACTERS + len(str(message["content"])) for message in chat.messages)
     text = await front.generator.off_loop(num_characters, lambda: _text(template, chat))
     # The template has written the special tokens itself.
-    return ChatPrompt(text, await front.generator.encode(text, add_special_tokens=False, field="messages"))
+    return ChatPrompt(text, await front.generator.encode_chat(text, field="messages"))
 
 
 def _text(template: ChatTemplate, chat: Chat) -> str:
@@ -119,7 +120,7 @@ def _of_known_role(message: Message, template: ChatTemplate) -> Message:
     return message
 
 
-async def read_chat_prompt(front: Front, fields: Fields) -> list[int]:
+async def read_chat_prompt(front: Front, fields: Fields) -> Sequence[int]:
     """Token ids of the chat in a request of OpenAI's shape.
 
     Raises:

@@ -154,7 +154,7 @@ class _Answer:
             "meta_info": self._meta_info(),
         }
         if self.wish.with_prompt_ids:
-            body["prompt_token_ids"] = self.generation.prompt.token_ids
+            body["prompt_token_ids"] = list(self.generation.prompt.token_ids)
         return body
 
     def _meta_info(self) -> dict[str, object]:

@@ -41,7 +41,7 @@ async def tokenize(request: web.Request) -> web.Response:
     fields = await read_fields(request)
     check_model(front, fields)
     if fields.raw("messages") is not None:
-        token_ids = [await read_chat_prompt(front, fields)]
+        token_ids = [list(await read_chat_prompt(front, fields))]
     else:
         token_ids = await _tokenised(front, fields)
     counts = [len(ids) for ids in token_ids]

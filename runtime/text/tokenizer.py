@@ -6,6 +6,7 @@ Uses the `tokenizers` library alone. Knows no requests; importing it loads neith
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,14 @@ class Tokenizer:
         """
         if add_special_tokens:
             return self._encode_whole(text, add_special_tokens=True)
-        return self._prefixes.encode(text).tolist()
+        return self.encode_chat(text).tolist()
+
+    def encode_chat(self, text: str) -> array[int]:
+        """Token ids of a rendered chat, of which only what no earlier text began with is tokenised; not to be changed.
+
+        80,000 ids as an array of int32 cost nothing to hand on; as a list, several milliseconds.
+        """
+        return self._prefixes.encode(text)
 
     def is_cut(self, text: str, index: int) -> bool:
         """Whether a special token begins at `index`, so that what stands before it is tokenised on its own."""

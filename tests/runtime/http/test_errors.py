@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from runtime.config import HttpConfig
@@ -293,3 +294,15 @@ async def test_an_answer_that_takes_longer_than_it_may_ends_with_an_error(tmp_pa
         async with http.post("/generate", json={"text": "x"}) as response:
             assert response.status == 200
         assert server.client.num_open == 0
+
+
+async def test_a_chat_with_a_token_that_the_model_does_not_know_is_refused(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    await server.scheduler.send(msgspec.structs.replace(server.scheduler.stats, vocabulary=100))
+    async with http.post("/abort_request", json={"rid": "nobody"}):
+        pass  # answered behind the figures
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    async with http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 400
+        assert "this model's are in [0, 99]" in (await response.json())["error"]["message"]
