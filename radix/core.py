@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .lease import Hints, Lease
-from .node import Namespace, Node
+from .node import Namespace
 from .pages import Owner, PageId, Pages
+from .picture import Picture
 from .waiters import Cached, Waiters
 
 Times = npt.NDArray[np.intp]
@@ -121,21 +122,3 @@ class Core(Cached, Protocol):
 
     def picture(self) -> Picture:
         """Show the tree for checks and examples. O(everything)."""
-
-
-class Picture(Protocol):
-    """A tree as nodes, in its present state."""
-
-    page_tokens: int
-    page_bytes: int
-    roots: dict[Namespace, Node]
-
-    @property
-    def evictable_pages(self) -> int:
-        """Pages that nobody pins, as they were counted."""
-
-    def home_of(self, page: PageId) -> Node | None:
-        """Find the node that holds a page, also one that is forgotten but leased."""
-
-    def queued(self) -> list[Node]:
-        """List the nodes that stand in the queue of eviction."""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from .core import Core, Picture, Times
+from .core import Core, Times
 from .eviction.queue import is_candidate
 from .lease import Lease, Place
 from .node import TOKEN_BYTES, Node
 from .pages import Owner, PageId, Pages, pages_of
+from .picture import Picture
 
 
 def check(core: Core, leases: Iterable[Lease]) -> None:
@@ -22,7 +23,7 @@ def check(core: Core, leases: Iterable[Lease]) -> None:
     _check_ledger(core, tree, nodes, leases)
     _check_shape(tree, nodes)
     _check_pins(tree, nodes, leases)
-    queued = Counter(map(id, tree.queued()))
+    queued = Counter(map(id, tree.queued))
     for node in nodes:
         assert queued[id(node)] == bool(node.queued_as), f"node at {node.start}: {queued[id(node)]} times in the queue"
         assert node.queued_as or not is_candidate(node), f"leaf at {node.start} can't be found by eviction"
@@ -112,6 +113,7 @@ def _check_ledger(core: Core, tree: Picture, nodes: list[Node], leases: list[Lea
 
 
 def _check_shape(tree: Picture, nodes: list[Node]) -> None:
+    page_bytes = tree.page_tokens * TOKEN_BYTES
     for namespace, root in tree.roots.items():
         assert root.namespace == namespace
         assert root.parent is None and not root.pages and not root.key
@@ -123,12 +125,12 @@ def _check_shape(tree: Picture, nodes: list[Node]) -> None:
         assert forks == set(node.children.values()), f"node at {node.start}: the fork index is not the children"
         for first_page, child in node.children.items():
             assert child.parent is node and child.start == node.end, f"node at {child.start}: not where it hangs"
-            assert bytes(child.key[: tree.page_bytes]) == first_page, f"node at {child.start}: keyed wrongly"
+            assert bytes(child.key[:page_bytes]) == first_page, f"node at {child.start}: keyed wrongly"
             assert child in node.forks[bytes(child.key[:TOKEN_BYTES])], f"node at {child.start}: indexed wrongly"
             if child.is_donor:
-                assert not child.children and len(child.pages) == 1 and 0 < len(child.key) < tree.page_bytes
+                assert not child.children and len(child.pages) == 1 and 0 < len(child.key) < page_bytes
             else:
-                assert len(child.key) == len(child.pages) * tree.page_bytes > 0, f"node at {child.start}: key and pages"
+                assert len(child.key) == len(child.pages) * page_bytes > 0, f"node at {child.start}: key and pages"
 
 
 def _check_pins(tree: Picture, nodes: list[Node], leases: list[Lease]) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 import numpy as np
 
-from .core import Picture, Times
+from .core import Times
+from .edges import Fork, Position
 from .eviction.policy import Policy
 from .lease import NO_HINTS, ROOT, Hints, Lease, Place
 from .node import TOKEN_BYTES, Namespace, Node
 from .pages import REQUEST, OutOfPages, PageId, PagePool, Pages, pages_of
-from .tree import Fork, Position, RadixTree
+from .picture import Picture
+from .tree import RadixTree
 
 
 class PureCore:
@@ -57,7 +59,9 @@ class PureCore:
         """Pin what `find` finds, with a page for the copy where there is one."""
         tree = self.tree
         position, fork = self._find(namespace, query)
-        place, pages = (tree.place_of(position), tree.pages_to(position)) if position else (ROOT, pages_of())
+        place, pages = (
+            (tree.edges.place_of(position), tree.edges.pages_to(position)) if position else (ROOT, pages_of())
+        )
         tree.pin(place)
         lease = Lease(namespace, place, pages, hints, self.page_tokens, tree.generation)
         if fork is not None:
@@ -93,7 +97,7 @@ class PureCore:
         held = self._enter(lease, rest)
         end = lease.place.page
         if end is not None:
-            node = tree.node_of(end)
+            node = tree.edges.node_of(end)
             if tree.version == version:
                 tree.touch(node)
             if found := lease.cached_tokens - lease.copied_tokens:
@@ -103,7 +107,7 @@ class PureCore:
         self.copied(lease)
         own = lease.own_page_ids
         tail = rest[(lease.depth - depth) * TOKEN_BYTES :]
-        if 0 < len(tail) < tree.page_bytes and self._keep_donor(lease, tail):
+        if 0 < len(tail) < tree.edges.page_bytes and self._keep_donor(lease, tail):
             own.remove(lease.page_ids[lease.depth // self.page_tokens])
         self.ledger.free(own, REQUEST)
         tree.unpin(held or lease.place)
@@ -124,14 +128,14 @@ class PureCore:
 
     def forget(self, page: PageId) -> None:
         """Take a page and all below it out of the tree, if it's there."""
-        node = self.tree.home[page]
+        node = self.tree.edges.home[page]
         if node is not None and not node.is_detached:
             self.tree.detach_page(page)
 
     def held(self, first: int, stop: int) -> Times:
         """Count how often the tree, flushed parts that leases hold included, holds each page of [first, stop)."""
         times = np.zeros(stop - first, np.intp)
-        for node in dict.fromkeys(self.tree.home[first:stop]):
+        for node in dict.fromkeys(self.tree.edges.home[first:stop]):
             if node is not None:
                 pages = np.frombuffer(node.pages, np.int32) - first
                 np.add.at(times, pages[(pages >= 0) & (pages < stop - first)], 1)
@@ -139,22 +143,23 @@ class PureCore:
 
     def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
         """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
-        return self.tree.follow(namespace, place, rest)
+        return self.tree.edges.follow(namespace, place, rest)
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         """Pick those of `first_pages` that go on from a cached place."""
-        return self.tree.continued(namespace, place, first_pages)
+        return self.tree.edges.continued(namespace, place, first_pages)
 
     def picture(self) -> Picture:
         """Show the tree itself."""
-        return self.tree
+        edges = self.tree.edges
+        return Picture(edges.page_tokens, edges.roots, edges.home_of, self.tree.queue.nodes(), self.evictable_pages)
 
     def _find(self, namespace: Namespace, query: bytes) -> tuple[Position | None, Fork | None]:
-        position = self.tree.match(namespace, query)
+        position = self.tree.edges.match(namespace, query)
         if position is None:
             return None, None
         offset = position.depth * TOKEN_BYTES
-        return position, self.tree.look_for_fork(position, query[offset : offset + self.tree.page_bytes])
+        return position, self.tree.edges.look_for_fork(position, query[offset : offset + self.tree.edges.page_bytes])
 
     def _take_copy(self, lease: Lease, fork: Fork) -> None:
         source = Place(fork.page, fork.depth)
@@ -177,16 +182,16 @@ class PureCore:
         old = lease.place
         if old.depth + len(rest) // TOKEN_BYTES > lease.cached_tokens:
             self.copied(lease)
-        num_pages = len(rest) // self.tree.page_bytes
+        num_pages = len(rest) // self.tree.edges.page_bytes
         if not num_pages:
             return None
         first = old.depth // self.page_tokens
         end, duplicates = self.tree.insert(
-            self.tree.position_at(lease.namespace, old),
-            rest[: num_pages * self.tree.page_bytes],
+            self.tree.edges.position_at(lease.namespace, old),
+            rest[: num_pages * self.tree.edges.page_bytes],
             lease.page_ids[first : first + num_pages],
         )
-        lease.place = self.tree.place_of(end)
+        lease.place = self.tree.edges.place_of(end)
         lease.duplicates = lease.duplicates + duplicates
         return old
 
@@ -194,7 +199,7 @@ class PureCore:
         """Tell whether the tree has forgotten the path that the lease holds: nothing more enters it."""
         if lease.generation != self.tree.generation:
             return True
-        return lease.place.page is not None and self.tree.node_of(lease.place.page).is_detached
+        return lease.place.page is not None and self.tree.edges.node_of(lease.place.page).is_detached
 
     def _count_hit(self, node: Node, found_tokens: int) -> None:
         while found_tokens <= node.start and node.parent is not None:
@@ -210,4 +215,4 @@ class PureCore:
         if self._is_stale(lease) or lease.depth + len(tail) // TOKEN_BYTES <= lease.cached_tokens:
             return False
         page = lease.page_ids[lease.depth // self.page_tokens]
-        return self.tree.insert_donor(self.tree.position_at(lease.namespace, lease.place), tail, page)
+        return self.tree.insert_donor(self.tree.edges.position_at(lease.namespace, lease.place), tail, page)

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from radix.core import Picture, Times
+from radix.core import Times
+from radix.edges import FORK_LOOK
 from radix.eviction.cost_aware import CostAware
 from radix.eviction.lru import Lru
 from radix.eviction.policy import Policy
@@ -23,12 +24,12 @@ from radix.eviction.scan_resistant import ScanResistant
 from radix.lease import NO_HINTS, ROOT, Hints, Lease, Place
 from radix.node import TOKEN_BYTES, Namespace
 from radix.pages import OutOfPages, Owner, PageId, Pages
-from radix.tree import FORK_LOOK
+from radix.picture import Picture
 from radix.waiters import Waiters
 
 from .ledger import EVENTS, Figure, SharedLedger
 from .library import Library, values_at
-from .picture import NativePicture
+from .picture import pictured
 
 # The same as plain numbers: an enum's member costs a call to look up.
 _FREE: Final = int(Figure.FREE)
@@ -70,6 +71,7 @@ class NativeCore:
         self.page_tokens = page_tokens
         self.ledger = SharedLedger(num_pages, self)
         self.waiters = Waiters(self, page_tokens=page_tokens)
+        self._halts = self.waiters.halts
         self._library = library
         self._roots: dict[Namespace, int] = {}
         self._namespaces: dict[int, Namespace] = {}
@@ -134,7 +136,7 @@ class NativeCore:
     def lease(self, namespace: Namespace, query: bytes, hints: Hints) -> Lease:
         """Pin what `find` finds, with a page for the copy where there is one."""
         figures = self._figures
-        figures[_WATCHED] = bool(self.waiters.halts)
+        figures[_WATCHED] = bool(self._halts)
         root = self._roots.get(namespace, _NONE)
         self._library.radix_lease(self._tree, root, query, len(query) // TOKEN_BYTES)
         depth = figures[_DEPTH]
@@ -161,7 +163,7 @@ class NativeCore:
     def allocate(self, num_pages: int) -> Pages:
         """Hand pages to a request; evicts where too few are free."""
         figures = self._figures
-        figures[_WATCHED] = bool(self.waiters.halts)
+        figures[_WATCHED] = bool(self._halts)
         is_done = self._library.radix_allocate(self._tree, num_pages)
         pages = self._out[:num_pages] if is_done else None
         if figures[_TOLD]:
@@ -195,7 +197,7 @@ class NativeCore:
 
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` of the tree's pages that nobody pins; returns how many."""
-        self._figures[_WATCHED] = bool(self.waiters.halts)
+        self._figures[_WATCHED] = bool(self._halts)
         evicted = int(self._library.radix_evict(self._tree, num_pages))
         if self._figures[_TOLD]:
             self._hear()
@@ -213,7 +215,7 @@ class NativeCore:
 
     def forget(self, page: PageId) -> None:
         """Take a page and all below it out of the tree, if it's there."""
-        self._figures[_WATCHED] = bool(self.waiters.halts)
+        self._figures[_WATCHED] = bool(self._halts)
         if self._library.radix_forget(self._tree, page):
             self._hear()
             self.waiters.dismiss_leaders()
@@ -249,7 +251,7 @@ class NativeCore:
         """Show the tree as it is now."""
         count = c_int64()
         address = self._library.radix_picture(self._tree, byref(count))
-        return NativePicture(
+        return pictured(
             values_at(address, count.value),
             self._namespaces,
             page_tokens=self.page_tokens,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from radix.cache import Lease, Namespace, OutOfPages, PageId, PrefixCache
-from radix.tree import FORK_LOOK
+from radix.edges import FORK_LOOK
 from tests.radix.twins import Twins, twin
 
 NAMESPACES = [Namespace("m", None, "a"), Namespace("m", None, "b")]

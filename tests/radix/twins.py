@@ -8,11 +8,12 @@ from typing import TypeVar
 import pytest
 
 from radix.cache import OutOfPages, PrefixCache
-from radix.core import Core, Ledger, Picture, Times
+from radix.core import Core, Ledger, Times
 from radix.lease import Hints, Lease, Place
 from radix.native.core import NativeCore
 from radix.node import Namespace, Node
 from radix.pages import NO_PAGES, Owner, PageId, Pages
+from radix.picture import Picture
 from radix.waiters import Waiters
 
 Result = TypeVar("Result")
