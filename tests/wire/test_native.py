@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import logging
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from wire.native import CannotBuild, built, cache_directory
+
+
+@pytest.fixture
+def small_source(tmp_path: Path) -> Path:
+    """A folder with a source that compiles in a moment."""
+    folder = tmp_path / "csrc"
+    folder.mkdir()
+    (folder / "one.cpp").write_text('extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n')
+    return folder
+
+
+def build(sources: Path, cache: Path | None) -> Path:
+    return built(sources, name="answer", what="the answer", flags=("-fPIC",), cache=cache)
+
+
+def test_a_library_is_built_once_and_again_when_its_source_changes(small_source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = build(small_source, cache)
+    written = first.stat().st_mtime_ns
+    assert build(small_source, cache) == first and first.stat().st_mtime_ns == written
+    source = small_source / "one.cpp"
+    source.write_text(source.read_text().replace("42", "43"))
+    assert build(small_source, cache) != first
+
+
+def test_starts_at_the_same_time_build_once(
+    small_source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with ThreadPoolExecutor(4) as executor:
+        paths = set(executor.map(lambda _: build(small_source, tmp_path / "cache"), range(4)))
+    assert len(paths) == 1
+    assert sum("the answer built" in message for message in caplog.messages) == 1
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "scratch is left behind"
+
+
+def test_without_a_compiler_it_says_how_to_get_one(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotBuild, match="apt install g"):
+        build(small_source, tmp_path)
+
+
+def test_a_compile_error_is_told_in_its_own_words(small_source: Path, tmp_path: Path) -> None:
+    (small_source / "one.cpp").write_text("int broken( { return undeclared; }\n")
+    with pytest.raises(CannotBuild, match=r"one\.cpp:1:.*error"):
+        build(small_source, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_its_cure(small_source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotBuild, match="XDG_CACHE_HOME"):
+        build(small_source, tmp_path / "file" / "cache")
+
+
+def test_the_cache_is_the_users_own(small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    path = build(small_source, None)
+    assert path.parent == cache_directory() == tmp_path / "mine" / "axil" / "kernels"
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
+
+
+def test_what_a_library_depends_on_is_in_its_name(small_source: Path, tmp_path: Path) -> None:
+    paths = {
+        built(small_source, name="answer", what="it", flags=("-fPIC",), depends_on=[cpu], cache=tmp_path / "cache")
+        for cpu in ("one", "other", "other")
+    }
+    assert len(paths) == 2
