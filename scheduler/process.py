@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from radix.native.build import load_library
 from wire import child as children
 from wire import log as logs
 from wire import messages
@@ -45,6 +46,7 @@ def main() -> int:
         bound(context, zmq.PUSH, endpoints.plans) as plans,
         bound(context, zmq.PULL, endpoints.results) as results,
     ):
+        load_library()  # which compiles it at the first start, while the runner loads its model
         ready = _wait_for_ready(results, stop_fd)
         if ready is None:
             return 0

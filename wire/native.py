@@ -61,9 +61,16 @@ def built(
 
 
 def cache_directory() -> Path:
-    """Where built libraries lie: `$XDG_CACHE_HOME/axil/kernels`, by default under `~/.cache`."""
+    """Where built libraries lie: `$XDG_CACHE_HOME/axil/kernels`, by default under `~/.cache`.
+
+    Raises:
+        CannotBuild: there is no home directory.
+    """
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "axil" / "kernels"
+    try:
+        return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "axil" / "kernels"
+    except RuntimeError:
+        raise CannotBuild("there is no home directory to build into; set XDG_CACHE_HOME") from None
 
 
 def _compiler() -> str:

@@ -79,3 +79,15 @@ def test_what_a_library_depends_on_is_in_its_name(small_source: Path, tmp_path: 
         for cpu in ("one", "other", "other")
     }
     assert len(paths) == 2
+
+
+def test_without_a_home_it_says_what_to_set(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(CannotBuild, match="set XDG_CACHE_HOME"):
+        build(small_source, None)
