@@ -1,0 +1,89 @@
+"""LangChain's ChatOpenAI and the `llm` command against a running server: answers, streams, tools, forced forms.
+
+They pull in much that axil does not need, so they live in an environment of their own, and this runs there:
+
+    python3 -m venv /tmp/clients && /tmp/clients/bin/pip install langchain-openai llm
+    /tmp/clients/bin/python bench/chat_clients.py http://127.0.0.1:30000
+
+The server needs a chat template that takes tools. Ends with an error at the first thing that is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+
+CITY = {"type": "string", "enum": ["Paris", "Rome"]}
+WEATHER = {
+    "title": "weather",
+    "description": "The weather in a city.",
+    "type": "object",
+    "properties": {"city": CITY},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "Looks.", "parameters": WEATHER}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="of the server, without /v1")
+    url = f"{parser.parse_args().url}/v1"
+    with urllib.request.urlopen(f"{url}/models") as reply:
+        model = json.load(reply)["data"][0]["id"]
+    for uses_responses in (False, True):
+        langchain(url, model, uses_responses=uses_responses)
+    llm(url, model)
+
+
+def langchain(url: str, model: str, *, uses_responses: bool) -> None:
+    """A question, the same one streamed, a forced call whole and streamed, its result, a forced form."""
+    chat = ChatOpenAI(
+        base_url=url, api_key="none", model=model, temperature=0, max_tokens=40, use_responses_api=uses_responses
+    )
+    answer = chat.invoke("What is gravity?")
+    assert answer.usage_metadata["output_tokens"] > 0
+    assert "".join(chunk.text for chunk in chat.stream("What is gravity?")) == answer.text
+    forced = chat.bind_tools([TOOL], tool_choice="weather")
+    called = forced.invoke("Is it warm in Rome?")
+    (call,) = called.tool_calls
+    assert call["name"] == "weather"
+    assert call["args"]["city"] in CITY["enum"]
+    chunks: list[Any] = list(forced.stream("Is it warm in Rome?"))
+    assert sum(chunks[1:], chunks[0]).tool_calls[0]["args"] == call["args"]
+    history = [HumanMessage("Is it warm in Rome?"), called, ToolMessage("Sunny.", tool_call_id=call["id"])]
+    after = chat.bind_tools([TOOL]).invoke(history)
+    cached = after.usage_metadata["input_token_details"]["cache_read"]
+    assert cached > 0
+    assert chat.with_structured_output(WEATHER).invoke("A trip to Rome.")["city"] in CITY["enum"]
+    print(f"langchain, responses {uses_responses}: good; {cached} prompt tokens of the second turn were cached")
+
+
+def llm(url: str, model: str) -> None:
+    """A question whole and streamed."""
+    with tempfile.TemporaryDirectory() as directory:
+        entry = {"model_id": "axil", "model_name": model, "api_base": url}
+        (Path(directory) / "extra-openai-models.yaml").write_text(json.dumps([entry]))
+        command = [str(Path(sys.executable).with_name("llm")), "-m", "axil", "What is gravity?", "--no-log"]
+        command += ["-o", "max_tokens", "20", "-o", "temperature", "0"]
+        environment = {**os.environ, "LLM_USER_PATH": directory, "OPENAI_API_KEY": "none"}
+        answers = [
+            subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=True).stdout
+            for more in ([], ["--no-stream"])
+        ]
+    assert answers[0].strip() == answers[1].strip() != ""
+    print("llm: good")
+
+
+if __name__ == "__main__":
+    main()
