@@ -82,6 +82,15 @@ def build(
             return _build_own(launch, parse_model_config(raw), dtype, device, library, on_progress)
 
 
+def is_own(launch: RunnerLaunch) -> bool:
+    """Whether our code computes the model, as far as its configuration tells.
+
+    Raises:
+        ValueError: the configuration can't be read.
+    """
+    return launch.config.model_impl != "transformers" and find_family(read_json(Path(launch.model_config))) is not None
+
+
 def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int) -> AttentionSpec:
     """The shape of a model's attention."""
     return AttentionSpec(

@@ -23,7 +23,7 @@ from .device import free_bytes, resolve_device
 from .device_sampler import DeviceSampler, flashinfer_filters
 from .graphs import CudaCapture, DecodeGraphs
 from .host import usable_cores
-from .implementation import build
+from .implementation import build, is_own
 from .kernels.library import load_library
 from .kv_pool import KVPool, check_context_fits, choose_num_pages, token_bytes
 from .models.model import Model
@@ -59,7 +59,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     library = load_library() if device.type == "cpu" and config.kernels == "auto" else None
     if library is not None:
         library.set_threads(config.threads or usable_cores())
-    dtype = resolve_dtype(config.dtype, device)
+    dtype = resolve_dtype(config.dtype, device, has_kernels=library is not None and is_own(launch))
     built = build(launch, dtype, device, library, on_progress)
     load_s = time.monotonic() - started
 
@@ -124,14 +124,17 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     )
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The serving dtype; "auto" is bfloat16 where the device multiplies it, else float16 on CUDA, float32 on a CPU."""
+def resolve_dtype(name: str, device: torch.device, *, has_kernels: bool) -> torch.dtype:
+    """The serving dtype; "auto" is bfloat16 where that is fast, else float16 on CUDA, float32 on a CPU.
+
+    It's fast where the device multiplies it. In the kernels it always is: they widen it as they read it.
+    """
     match name:
         case "auto" if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
         case "auto":
             has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-            return torch.bfloat16 if has_bfloat16 else torch.float32
+            return torch.bfloat16 if has_bfloat16 or has_kernels else torch.float32
         case _:
             return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 

@@ -113,14 +113,15 @@ def test_the_fingerprint_changes_with_whatever_changes_the_kv(tmp_path: Path) ->
     assert len(set(seen)) == len(seen)
 
 
-def test_auto_takes_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_bfloat16_where_the_cpu_multiplies_it_or_kernels_widen_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    assert resolve_dtype("auto", CPU) == torch.bfloat16
+    assert resolve_dtype("auto", CPU, has_kernels=False) == torch.bfloat16
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert resolve_dtype("auto", CPU) == torch.float32
-    assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
-    assert resolve_dtype("float32", CPU) == torch.float32
+    assert resolve_dtype("auto", CPU, has_kernels=False) == torch.float32
+    assert resolve_dtype("auto", CPU, has_kernels=True) == torch.bfloat16
+    assert resolve_dtype("bfloat16", CPU, has_kernels=False) == torch.bfloat16
+    assert resolve_dtype("float32", CPU, has_kernels=True) == torch.float32
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int
     for (int v = 0; v < V; v++) sums[r][v] = zeros();
   for (int64_t d = 0; d < dim / L::STEP; d++) {
     const auto* x = q + d * L::STEP;
-    const auto add_part = [&](auto number) __attribute__((always_inline)) {
+    const auto add_part = [&](auto number) AXIL_ALWAYS {
       constexpr int PART = decltype(number)::value;
       decltype(L::template query<PART>(x)) parts[R];
 #pragma GCC unroll 8
@@ -122,7 +122,7 @@ AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, con
   for (int t = 0; t < num_words; t++) {
     const uint32_t* values = words[t] + first_dim;
     const auto* x = weights + t * L::STEP;
-    const auto add_part = [&](auto number) __attribute__((always_inline)) {
+    const auto add_part = [&](auto number) AXIL_ALWAYS {
       constexpr int PART = decltype(number)::value;
       decltype(L::template query<PART>(x)) parts[R];
 #pragma GCC unroll 8
@@ -241,13 +241,13 @@ void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_h
       for (int64_t d = 0; d < dim; d++) last_word[d] = words[num_words - 1][d] & 0xffffu;
       words[num_words - 1] = last_word;
     }
-    in_rows(queries.count, [&](auto rows, int r) __attribute__((always_inline)) {
+    in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       score_rows<Stored, decltype(rows)::value>(q + r * dim, dim, blocks, num_blocks, scores + r * GROUP);
     });
     for (int r = 0; r < queries.count; r++)
       softmax<Stored>(queries, r, start, num_blocks * BLOCK, step, scores + r * GROUP, weights + r * GROUP,
                       out.sums + r * dim, dim, out.largest[r], out.total[r]);
-    in_rows(queries.count, [&](auto rows, int r) __attribute__((always_inline)) {
+    in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       weigh_rows<Stored, decltype(rows)::value>(weights + r * GROUP, words, num_words, out.sums + r * dim, dim);
     });
   }

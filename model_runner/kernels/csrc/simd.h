@@ -18,7 +18,13 @@
 #define AXIL_AVX512 0
 #endif
 
-#define AXIL_INLINE static inline __attribute__((always_inline))
+// Checked builds call functions: inlined whole, each with its checks, a kernel would take minutes to compile.
+#ifdef __SANITIZE_ADDRESS__
+#define AXIL_ALWAYS
+#else
+#define AXIL_ALWAYS __attribute__((always_inline))
+#endif
+#define AXIL_INLINE static inline AXIL_ALWAYS
 
 using Bf16 = uint16_t;
 
