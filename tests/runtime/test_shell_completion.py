@@ -10,7 +10,7 @@ import pytest
 from runtime.cli import build_parser
 from runtime.shell_completion import SHELLS, completion_script
 
-SUBCOMMANDS = {"serve", "chat", "generate", "completion", "fetch-demo", "build-kernels"}
+SUBCOMMANDS = {"serve", "chat", "generate", "completion", "fetch-demo", "build-kernels", "bench"}
 
 # what is being typed, and what is offered for its last word (in whatever order)
 OFFERS: list[tuple[str, set[str]]] = [
