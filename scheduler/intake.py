@@ -141,6 +141,7 @@ def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | 
             " Tokenise with this model's tokenizer.",
             field="input_ids",
         )
+    room_tokens = min(limits.context_tokens, limits.pool_tokens) - prompt_tokens
     for limit, name, flag in (
         (limits.context_tokens, "this model's context is", "--context-length"),
         (limits.pool_tokens, "the KV pool holds", "--max-total-tokens"),
@@ -154,9 +155,7 @@ def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | 
         if max_new_tokens is not None and prompt_tokens + max_new_tokens > limit:
             raise PromptTooLong(
                 f"the prompt has {counted(prompt_tokens, 'token')} and max_new_tokens is {max_new_tokens};"
-                f" {name} {limit}. Lower max_new_tokens to {limit - prompt_tokens} or start the server with a larger"
-                f" {flag}.",
+                f" {name} {limit}. Lower max_new_tokens to {room_tokens} or start the server with a larger {flag}.",
                 field="max_new_tokens",
             )
-    room_tokens = min(limits.context_tokens, limits.pool_tokens) - prompt_tokens
     return room_tokens if max_new_tokens is None else max_new_tokens
