@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import tokenizers
 
@@ -31,7 +31,6 @@ from bench.summary import Sent, failures_by_kind
 from bench.workload import Workload as Spoken
 from runtime.model_files import resolve_model
 from scheduler.config import SchedulerConfig
-from wire.flags import flag_names
 
 REQUEST_S = 300.0
 RUN_S = 1800.0
@@ -121,17 +120,23 @@ def _server(args: argparse.Namespace, setting: Setting) -> Iterator[str]:
         require_loopback(args.against, is_remote_allowed=False)
         yield args.against
         return
-    config = [f"--max-total-tokens={_pool_tokens(args)}"]
-    for name in flag_names(SchedulerConfig):
-        value = getattr(setting.config, name)
-        if value != SchedulerConfig.__dataclass_fields__[name].default and name != "max_queued":
-            config.append(f"--{'' if value is not False else 'no-'}{name.replace('_', '-')}" + _written(value))
-    with launched([*args.serve_flags, *config]) as server:
+    flags = scheduler_flags(setting.config, pool_tokens=_pool_tokens(args))
+    with launched([*args.serve_flags, *flags]) as server:
         yield server.url
 
 
-def _written(value: object) -> str:
-    return "" if isinstance(value, bool) else f"={value}"
+def scheduler_flags(config: SchedulerConfig, *, pool_tokens: int) -> list[str]:
+    """What axil serve is told to schedule as it is simulated; how many may wait is left to it."""
+    flags = [f"--max-total-tokens={pool_tokens}"]
+    for field in fields(SchedulerConfig):
+        flag, value = field.name.replace("_", "-"), getattr(config, field.name)
+        if field.name == "max_queued" or value == field.default:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag}={value}")
+    return flags
 
 
 def _pool_tokens(args: argparse.Namespace) -> int:

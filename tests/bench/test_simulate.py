@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from bench import simulate
 from bench.command import CannotMeasure
+from bench.simulation.against import scheduler_flags
 from bench.simulation.ceiling import Ceiling
 from bench.simulation.herd import redundant_prefill
 from bench.simulation.instant import NAMESPACE, Hits, Prompt, make_cache, replay
@@ -23,6 +25,7 @@ from bench.simulation.traces import agent_sessions, read_sessions
 from bench.simulation.workload import Turn
 from radix.cache import PrefixCache
 from scheduler.config import SchedulerConfig
+from wire.flags import add_flags, from_flags
 
 BLOCK_TOKENS = 2
 TRACE = [
@@ -130,6 +133,24 @@ def test_a_trace_is_served_at_its_own_times(trace: Path, tmp_path: Path) -> None
     figures = json.loads(path.read_text())["figures"]
     assert figures["conversation_simulated_s"] == pytest.approx(90, abs=1)
     assert figures["conversation_missed_evicted_percent"] == 0
+
+
+def test_a_server_that_is_started_schedules_as_it_is_simulated() -> None:
+    config = SchedulerConfig(max_running=3, policy="fcfs", overlap=False, overtake_share=0.25)
+    pool, *flags = scheduler_flags(config, pool_tokens=4000)
+    assert pool == "--max-total-tokens=4000"
+    parser = argparse.ArgumentParser()
+    add_flags(parser, SchedulerConfig, title="scheduler")
+    assert from_flags(SchedulerConfig, parser.parse_args(flags)) == config
+
+
+@pytest.mark.parametrize(
+    "flags", [["--launch"], ["--launch", "--against", "http://127.0.0.1:1", "--only", "w9"], ["--serve-flags=x"]]
+)
+def test_flags_of_a_server_that_contradict_each_other_are_a_usage_error(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        simulate.parse(flags)
+    assert stopped.value.code == 2
 
 
 def test_an_absent_trace_is_said(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_chains_are_found_whole_and_forks_are_edges_of_their_own(is_forked: bool
     cache, tokens = tree_shapes.chain(5, is_forked=is_forked)
     cache.check()
     assert cache.match(tree_shapes.NAMESPACE, tokens) == 5 * tree_shapes.TURN_TOKENS
-    num_nodes = sum(1 for root in cache.tree.roots.values() for _ in root.walk()) - 1
+    num_nodes = sum(1 for root in cache.core.picture().roots.values() for _ in root.walk()) - 1
     assert num_nodes == (10 if is_forked else 1)
 
 
