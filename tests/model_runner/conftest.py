@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model
 from model_runner.weights import load_weights
 
+from .devices import DEVICES
+from .reference_kernels import reference_kernels
 from .sizes import SHAPE, VOCABULARY
 
 SIZES = {"vocab_size": VOCABULARY} | SHAPE
@@ -133,6 +136,12 @@ def save_tiny(name: str, directory: Path, *, max_shard_size: str = "1GB") -> Pre
     return model
 
 
+def save_wide(directory: Path) -> None:
+    """A random Llama with heads as wide as GPU kernels take them, saved as transformers saves it."""
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**SIZES, head_dim=64)).eval().save_pretrained(directory)
+
+
 def load_directory(directory: Path, dtype: torch.dtype = torch.float32, *, library: Library | None = None) -> Decoder:
     """A saved checkpoint as our model; in kernels, if they are given."""
     model = _make(read_model_config(directory / "config.json"), dtype, library)
@@ -144,6 +153,13 @@ def _make(config: ModelConfig, dtype: torch.dtype, library: Library | None) -> D
     if library is None:
         return make_model(config, dtype)
     return make_model(config, dtype, KernelOps(library), KernelLinears(LinearKernels(library), dtype))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """The CPU, where FlashInfer's wrappers run over reference kernels, or CUDA."""
+    with reference_kernels(is_recorded=False) if request.param == "cpu" else nullcontext():
+        yield torch.device(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -128,3 +128,10 @@ def test_the_filters_are_called_as_flashinfer_declares_them() -> None:
     with reference_kernels(is_recorded=False):
         kept = flashinfer_filters().top_k(torch.tensor([[0.1, 0.6, 0.3]]), torch.tensor([2], dtype=torch.int32))
     assert (kept > 0).tolist() == [[False, True, True]]
+
+
+def test_both_kinds_of_filters_leave_the_same_tokens(device: torch.device) -> None:
+    logits, params, positions = _many(6)
+    samplers = [DeviceSampler(device, filters) for filters in (sorting_filters(), flashinfer_filters())]
+    one, other = (sampler.sample(logits.to(device), params, positions)[0].tolist() for sampler in samplers)
+    assert one == other

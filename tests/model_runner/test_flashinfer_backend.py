@@ -12,10 +12,10 @@ import torch
 from model_runner.attention.flashinfer_backend import FlashInferAttention
 from model_runner.attention.flashinfer_wrappers import MIN_WORKSPACE_BYTES, workspace_bytes
 
+from .devices import CPU, type_on
 from .paged_cases import Row, assert_attends, make_case, make_spec
 from .reference_kernels import Call, reference_kernels
 
-CPU = torch.device("cpu")
 BORDERS = [Row(0, 1), Row(0, 16), Row(0, 17), Row(15, 1), Row(16, 1), Row(15, 2), Row(16, 16), Row(31, 2), Row(1, 47)]
 MIXED = [Row(34, 1), Row(48, 1, shared=32), Row(0, 33), Row(40, 9), Row(32, 1, shared=32), Row(0, 1)]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -30,28 +30,20 @@ def calls() -> Iterator[list[Call]]:
 @pytest.mark.parametrize("page_tokens", [1, 16])
 @pytest.mark.parametrize("rows", [BORDERS, MIXED], ids=["borders", "mixed"])
 def test_it_attends_over_permuted_and_shared_pages_and_reads_nothing_that_was_not_stored(
-    rows: list[Row], page_tokens: int, calls: list[Call]
+    rows: list[Row], page_tokens: int, device: torch.device
 ) -> None:
-    spec = make_spec(page_tokens=page_tokens)
-    backend = FlashInferAttention(spec, CPU)
-    assert_attends(backend, make_case(spec, backend, rows), tolerance=TOLERANCE[torch.float32])
+    spec = make_spec(page_tokens=page_tokens, dtype=type_on(device))
+    backend = FlashInferAttention(spec, device)
+    assert_attends(backend, make_case(spec, backend, rows), tolerance=TOLERANCE[spec.dtype])
 
 
 @pytest.mark.parametrize("num_decodes", [0, 1, 2, 4])
-def test_decode_rows_and_chunks_share_a_step(num_decodes: int, calls: list[Call]) -> None:
-    spec = make_spec()
-    backend = FlashInferAttention(spec, CPU)
+def test_decode_rows_and_chunks_share_a_step(num_decodes: int, device: torch.device) -> None:
+    spec = make_spec(dtype=type_on(device))
+    backend = FlashInferAttention(spec, device)
     rows = [*(Row(14 + i, 1) for i in range(num_decodes)), Row(17, 30), Row(0, 5)]
     case = make_case(spec, backend, rows, num_decodes=num_decodes)
-    assert_attends(backend, case, tolerance=TOLERANCE[torch.float32])
-
-
-def test_a_step_of_decode_rows_alone_plans_no_prefill(calls: list[Call]) -> None:
-    spec = make_spec()
-    backend = FlashInferAttention(spec, CPU)
-    rows = [Row(14 + i, 1) for i in range(5)]
-    assert_attends(backend, make_case(spec, backend, rows, num_decodes=5), tolerance=TOLERANCE[torch.float32])
-    assert [call.name for call in calls if call.name.endswith("plan")] == ["BatchDecodeWithPagedKVCacheWrapper.plan"]
+    assert_attends(backend, case, tolerance=TOLERANCE[spec.dtype])
 
 
 @pytest.mark.parametrize(
@@ -65,10 +57,10 @@ def test_a_step_of_decode_rows_alone_plans_no_prefill(calls: list[Call]) -> None
     ],
 )
 def test_every_head_dim_any_group_and_both_types(
-    head_dim: int, group: int, dtype: torch.dtype, calls: list[Call]
+    head_dim: int, group: int, dtype: torch.dtype, device: torch.device
 ) -> None:
     spec = make_spec(head_dim=head_dim, group=group, dtype=dtype)
-    backend = FlashInferAttention(spec, CPU)
+    backend = FlashInferAttention(spec, device)
     assert {head_dim} <= set(backend.capabilities().head_dims or ())
     assert dtype in backend.capabilities().dtypes
     assert_attends(backend, make_case(spec, backend, MIXED, num_decodes=2), tolerance=TOLERANCE[dtype])
@@ -77,19 +69,27 @@ def test_every_head_dim_any_group_and_both_types(
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("window", [1, 5, 16, 17, 100])
 def test_layers_with_a_window_and_without_one_see_what_they_should(
-    window: int, softcap: float | None, calls: list[Call]
+    window: int, softcap: float | None, device: torch.device
 ) -> None:
-    spec = make_spec(windows=(window, None, window), softcap=softcap)
-    backend = FlashInferAttention(spec, CPU)
-    assert_attends(backend, make_case(spec, backend, MIXED, num_decodes=2), tolerance=TOLERANCE[torch.float32])
+    spec = make_spec(windows=(window, None, window), softcap=softcap, dtype=type_on(device))
+    backend = FlashInferAttention(spec, device)
+    assert_attends(backend, make_case(spec, backend, MIXED, num_decodes=2), tolerance=TOLERANCE[spec.dtype])
 
 
-def test_a_step_after_another_reads_its_own_plan(calls: list[Call]) -> None:
-    spec = make_spec()
-    backend = FlashInferAttention(spec, CPU)
+def test_a_step_after_another_reads_its_own_plan(device: torch.device) -> None:
+    spec = make_spec(dtype=type_on(device))
+    backend = FlashInferAttention(spec, device)
     for seed in range(6):
         rows = [Row(7 * seed, 1), Row(3, 1 + 11 * seed), Row(16, 20 - seed)]
-        assert_attends(backend, make_case(spec, backend, rows, seed=seed), tolerance=TOLERANCE[torch.float32])
+        assert_attends(backend, make_case(spec, backend, rows, seed=seed), tolerance=TOLERANCE[spec.dtype])
+
+
+def test_a_step_of_decode_rows_alone_plans_no_prefill(calls: list[Call]) -> None:
+    spec = make_spec()
+    backend = FlashInferAttention(spec, CPU)
+    rows = [Row(14 + i, 1) for i in range(5)]
+    assert_attends(backend, make_case(spec, backend, rows, num_decodes=5), tolerance=TOLERANCE[torch.float32])
+    assert [call.name for call in calls if call.name.endswith("plan")] == ["BatchDecodeWithPagedKVCacheWrapper.plan"]
 
 
 def test_every_call_that_is_made_is_one_that_flashinfer_declares(calls: list[Call]) -> None:

@@ -1,0 +1,111 @@
+"""The runner as it is loaded for CUDA; nothing here runs without a device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import flashinfer
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from model_runner.config import RunnerConfig, RunnerLaunch
+from model_runner.load import load
+from wire.messages import Admission, Chunk, StepPlan, bytes_to_ids, ids_to_bytes
+from wire.sampling import SamplingParams
+
+from .conftest import save_wide
+from .devices import NEEDS_CUDA
+
+pytestmark = NEEDS_CUDA
+
+PROMPTS = [[5, 9, 13], [7] * 15, [1, 2, 3, 4] * 4, [11] * 17, [8, 6] * 20]
+GREEDY = SamplingParams(temperature=0.0, seed=0)
+DRAWN = SamplingParams(temperature=0.9, top_p=0.8, top_k=40, seed=5)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("wide")
+    save_wide(path)
+    return path
+
+
+def _generate(
+    directory: Path, params: SamplingParams, *, is_ahead: bool, num_tokens: int = 12, **flags: object
+) -> list[list[int]]:
+    """What all prompts together give; `is_ahead` launches each step before the tokens of the one before are taken."""
+    config = RunnerConfig(device="cuda", max_total_tokens=4096, context_length=512, **flags)  # type: ignore[arg-type]
+    launch = RunnerLaunch(
+        run_dir="",
+        weights=str(directory),
+        model_config=str(directory / "config.json"),
+        tokenizer=str(directory / "tokenizer.json"),
+        config=config,
+    )
+    runner = load(launch, lambda done, total: None).runner
+    num_pages = 512 // config.page_tokens
+    admissions = tuple(
+        Admission(
+            row=row,
+            request_id=str(row),
+            sampling=params,
+            num_cached_tokens=0,
+            page_ids=ids_to_bytes(range(row * num_pages, (row + 1) * num_pages)),
+        )
+        for row in range(len(PROMPTS))
+    )
+    chunks = tuple(
+        Chunk(row=row, token_ids=ids_to_bytes(prompt), is_sampled=True) for row, prompt in enumerate(PROMPTS)
+    )
+    columns: list[Sequence[int]] = []
+    running = runner.launch(StepPlan(step=0, admissions=admissions, chunks=chunks))
+    for step in range(1, num_tokens):
+        if not is_ahead:
+            columns.append(bytes_to_ids(running.result().token_ids))
+        torch.cuda._sleep(20_000_000)
+        following = runner.launch(StepPlan(step=step, decodes=ids_to_bytes(range(len(PROMPTS)))))
+        if is_ahead:
+            columns.append(bytes_to_ids(running.result().token_ids))
+        running = following
+    columns.append(bytes_to_ids(running.result().token_ids))
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("sizes", ["none", "8,2"])
+def test_steps_launched_ahead_give_the_tokens_of_steps_one_by_one(
+    sizes: str, params: SamplingParams, directory: Path
+) -> None:
+    one, other = (_generate(directory, params, is_ahead=is_ahead, cuda_graph_sizes=sizes) for is_ahead in (False, True))
+    assert one == other
+
+
+def test_the_first_tokens_are_those_of_transformers_on_the_cpu(directory: Path) -> None:
+    reference = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    for prompt, output in zip(PROMPTS, _generate(directory, GREEDY, is_ahead=True, num_tokens=2), strict=True):
+        logits = reference(torch.tensor([prompt])).logits[0, -1]
+        assert logits.max() - logits[output[0]] < 0.05 * logits.std()
+
+
+@pytest.mark.parametrize("page_tokens", [1, 16])
+def test_recorded_steps_give_the_tokens_of_the_steps_themselves(page_tokens: int, directory: Path) -> None:
+    eager, recorded = (
+        _generate(directory, GREEDY, is_ahead=True, num_tokens=4, page_tokens=page_tokens, cuda_graph_sizes=sizes)
+        for sizes in ("none", "8")
+    )
+    assert eager == recorded
+
+
+def test_kernels_that_were_built_elsewhere_are_those_of_their_manifest() -> None:
+    folder = Path(flashinfer.jit.env.FLASHINFER_AOT_DIR)
+    if not (folder / "manifest.json").exists():
+        pytest.skip("FlashInfer compiles its kernels here")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["flashinfer"] == flashinfer.__version__
+    for one in manifest["modules"]:
+        data = (folder / one["name"] / f"{one['name']}.so").read_bytes()
+        assert hashlib.sha256(data).hexdigest() == one["sha256"], one["name"]
