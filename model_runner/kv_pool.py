@@ -42,8 +42,6 @@ class KVPool:
 
     def copy_pages(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole pages in all layers; every source is read before any destination is written."""
-        device = self.layers[0].device
-        sources, destinations = sources.to(device), destinations.to(device)
         for pages in self.layers:
             pages.index_copy_(0, destinations, pages.index_select(0, sources))
 

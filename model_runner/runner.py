@@ -110,6 +110,11 @@ class Runner(Generic[Handle]):
         if plan.step != self._next_step:
             raise FatalError(f"step {plan.step} came where step {self._next_step} was due")
         self._next_step += 1
+        # One turn of the ring for all that a step sends: the device is done with it when it is done with the step.
+        with self._staging.step():
+            return self._launched(plan)
+
+    def _launched(self, plan: StepPlan) -> Launched:
         self._prepare(plan)
         if not plan.decodes and not plan.chunks:
             return Launched(step=plan.step)
@@ -131,6 +136,10 @@ class Runner(Generic[Handle]):
     @torch.inference_mode()
     def forward(self, batch: BatchPlan) -> Tensor:
         """Hidden states [T, D] of a batch, storing its K and V."""
+        with self._staging.step():
+            return self._forward(batch)
+
+    def _forward(self, batch: BatchPlan) -> Tensor:
         handle = self._backend.begin_step(batch)
         token_ids_T, positions_T = self._inputs(batch)
         return self._model.forward(token_ids_T, positions_T, self._backend, handle)
@@ -154,28 +163,26 @@ class Runner(Generic[Handle]):
     def _copy(self, plan: StepPlan) -> None:
         if not plan.copies:
             return
-        sources = [copy.source for copy in plan.copies]
-        destinations = [copy.destination for copy in plan.copies]
-        if min(sources + destinations) < 0 or max(sources + destinations) >= self._pool.num_pages:
+        pages = np.array([(copy.source, copy.destination) for copy in plan.copies], np.int64)
+        if pages.min() < 0 or pages.max() >= self._pool.num_pages:
             raise FatalError(f"the plan copies pages outside of the pool's {self._pool.num_pages} pages")
-        self._pool.copy_pages(torch.tensor(sources), torch.tensor(destinations))
+        self._pool.copy_pages(self._staging.device(pages[:, 0]), self._staging.device(pages[:, 1]))
 
     def _inputs(self, batch: BatchPlan) -> tuple[Tensor, Tensor]:
         """Token ids and positions on the device, decode rows' last tokens included."""
-        with self._staging.step():
-            token_ids_T = self._staging.device(batch.token_ids_T.numpy())
-            if batch.num_decodes:
-                self._last_tokens.fill(token_ids_T, self._staging.device(batch.rows[: batch.num_decodes]))
-            return token_ids_T, self._staging.device(batch.positions_T.numpy())
+        token_ids_T = self._staging.device(batch.token_ids_T.numpy())
+        if batch.num_decodes:
+            self._last_tokens.fill(token_ids_T, self._staging.device(batch.rows[: batch.num_decodes]))
+        return token_ids_T, self._staging.device(batch.positions_T.numpy())
 
     def _computed(self, batch: BatchPlan) -> tuple[Tensor, Tensor]:
         """Hidden states [T, D], none of a graph, and logits [B, V] of the sampled rows."""
         if self._graphs is not None and self._graphs.fit(batch):
             logits_BV = self._graphs.logits(*self._inputs(batch), batch)
             return logits_BV[:0], logits_BV
-        hidden_TD = self.forward(batch)
-        last_tokens = torch.from_numpy(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
-        return hidden_TD, self._model.logits(hidden_TD.index_select(0, last_tokens.to(hidden_TD.device)))
+        hidden_TD = self._forward(batch)
+        last_tokens_B = self._staging.device(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
+        return hidden_TD, self._model.logits(hidden_TD.index_select(0, last_tokens_B))
 
     def _choose(self, logits_BV: Tensor, batch: BatchPlan, rows: list[int]) -> Chosen:
         """A token for each sampled row, kept to go on from."""
@@ -185,7 +192,6 @@ class Runner(Generic[Handle]):
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[batch.sampled].astype(np.int64)
         chosen = self._chooser.choose(logits_BV, rows, params, positions)
-        with self._staging.step():
-            rows_B = self._staging.device(batch.rows[batch.sampled])
+        rows_B = self._staging.device(batch.rows[batch.sampled])
         self._last_tokens.put(rows_B, chosen.token_ids_B, highest_row=max(rows))
         return chosen
