@@ -34,7 +34,17 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
         started = Server(
             tmp_path_factory.mktemp("server"),
-            *(str(model), "--attention", "flashinfer", "--dtype", "float32", "--max-total-tokens", "1600"),
+            *(
+                str(model),
+                "--kernels",
+                "off",
+                "--attention",
+                "flashinfer",
+                "--dtype",
+                "float32",
+                "--max-total-tokens",
+                "1600",
+            ),
         )
     try:
         yield started.wait_ready()

@@ -23,4 +23,4 @@ if "model_runner.process" in sys.orig_argv:
     entered = reference_kernels(is_recorded=False)
     entered.__enter__()
     choice.make_backend = make_backend
-    implementation._make_ops = lambda library, dtype, device: FlashInferOps()
+    implementation._torch_ops = lambda device: FlashInferOps()
