@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 # A plain path file: with an import hook, a folder named axil in the working directory would win over the package.
 EDITABLE := --config-settings editable_mode=compat
+CLIENTS := $(CURDIR)/.venv-clients
 MODEL ?=
 SERVE_FLAGS ?=
 GPU_BUILD_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check bench docs gpu-build size clean
+.PHONY: help setup setup-dev serve test check clients bench docs gpu-build size clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -56,6 +57,15 @@ check: setup-dev ## format, lint, types, architecture
 
 test: check ## everything
 	$(BIN)/python -m pytest
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -r tests/clients/requirements.txt
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --no-deps sglang==0.5.23
+	@touch $@
+
+clients: setup-dev $(CLIENTS)/.installed ## sglang's own clients, in an environment of their own, on a server of axil
+	AXIL_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest tests/clients
 
 bench: setup-dev ## the load client against a server of the embedded model
 	$(BIN)/python -m bench.serve --launch

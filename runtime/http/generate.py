@@ -298,7 +298,7 @@ def _read_items(
                 sampling,
                 num_top_logprobs=top_logprobs[i] or 0,
                 logprob_ids=chosen_ids[i],
-                prompt_logprobs_from=None if starts[i] == -1 else starts[i],
+                prompt_logprobs_from=_first_logprob(starts[i], sampling),
             )
         prompt = Prompt(
             token_ids=token_ids[i],
@@ -312,6 +312,13 @@ def _read_items(
         prompts += prompt.samples(num_samples)
         intervals += [interval_tokens] * num_samples
     return prompts, intervals
+
+
+def _first_logprob(start: int | None, sampling: SamplingParams) -> int | None:
+    """From where on the prompt's logprobs are told. Who wants no tokens and yet logprobs means all of the prompt's."""
+    if start is None:
+        return 0 if sampling.max_new_tokens == 0 else None
+    return None if start == -1 else start
 
 
 def _read_wish(front: Front, own: Fields) -> tuple[SamplingParams, int, int]:

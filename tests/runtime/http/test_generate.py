@@ -423,3 +423,13 @@ async def test_a_session_is_said_again(server: Server, http: aiohttp.ClientSessi
     answer = await _generate(http, text="x", session_id="s1")
     assert answer["meta_info"]["session_id"] == "s1"
     assert "session_id" not in (await _generate(http, text="x", session_id=""))["meta_info"]
+
+
+async def test_logprobs_without_tokens_are_those_of_the_prompt(server: Server, http: aiohttp.ClientSession) -> None:
+    # sglang's frontend asks so for the likelihood of a choice by itself
+    wish = {"input_ids": [[5, 6], [7]], "sampling_params": {"max_new_tokens": 0}, "return_logprob": True}
+    answers = await _generate(http, **wish)
+    told = [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+    assert [[entry[:2] for entry in each] for each in told] == [[[None, 5], [-0.5, 6]], [[None, 7]]]
+    (first, _) = await _generate(http, **wish, logprob_start_len=-1)
+    assert first["meta_info"]["input_token_logprobs"] == []
