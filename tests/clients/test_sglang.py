@@ -41,14 +41,3 @@ def run(*words: str) -> str:
 def test_programs_of_sglangs_frontend_run_as_they_are(server: Server) -> None:
     run(str(FRONTEND), f"http://127.0.0.1:{server.port}")
     server.assert_idle_and_whole()
-
-
-@pytest.mark.parametrize("backend", ["sglang", "sglang-oai"])
-def test_sglangs_load_client_counts_every_request_and_token(server: Server, backend: str) -> None:
-    model = server.get("/model_info").json
-    words = f"--backend {backend} --host 127.0.0.1 --port {server.port} --dataset-name random-ids --num-prompts 4"
-    lengths = "--random-input-len 16 --random-output-len 4 --random-range-ratio 1"
-    names = ["--model", model["served_model_name"], "--tokenizer", model["tokenizer_path"]]
-    said = run("-m", "sglang.bench_serving", *words.split(), *lengths.split(), *names)
-    assert "Successful requests:                     4" in said, said
-    assert "Total generated tokens:                  16" in said, said
