@@ -159,9 +159,9 @@ def _build_in_kernels(
     model = make_model(model_config, dtype, KernelOps(library), linears)
     embedding_bytes = 0 if model.embedding is None else model.embedding.nbytes
     _check_weights_fit(linears.num_bytes + embedding_bytes, free_bytes(torch.device("cpu")), dtype)
+    # It stays at one: what is left to torch is small, and OpenMP's threads, which spin, would take the kernels' cores.
     torch.set_num_threads(1)
     load_weights(model, path, on_progress)
-    torch.set_num_threads(config.threads or usable_cores())
     spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
     weights = "+".join(sorted({kind.name for kind in linears.kinds}))
     return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=weights)

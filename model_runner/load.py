@@ -122,7 +122,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "dtype": dtype_name,
             "weights": built.weights,
             "kernels": kernels,
-            "threads": torch.get_num_threads(),
+            "threads": config.threads or usable_cores(),
             "load_s": round(load_s, 2),
         },
     )
