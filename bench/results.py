@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-AMOUNTS = ("_us", "_ms", "_s", "_tokens")
+AMOUNTS = ("_us", "_ms", "_s", "_mb", "_tokens")
 UNITS = (*AMOUNTS, "_percent", "_ratio", "_count", "_per_s", "_per_cached_token", "_share", "_over_fcfs")
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,0 +1,169 @@
+"""How many tokens a second does a server decode, alone and in batches, and prefill? End to end, through HTTP.
+
+Starts `axil serve` once for each form of the weights. Rows decode behind prompts of their own; what counts is the time
+in which all of them decode. A prefill counts from sending to the first token:
+    python -m bench.ladder --contexts 256 --batches 1 8
+`axil bench` measures the same without the server, beside what the machine allows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench import results, summary
+from bench.client import Client, connected
+from bench.command import CannotMeasure, count, exit_status, parser_of
+from bench.server import add_launch_flags, launched
+from bench.summary import Answer, Failure
+from model_runner.host import usable_cores
+from model_runner.kernels.library import load_library
+from model_runner.ladder import measure_ceilings
+
+WEIGHTS = {"bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4")}
+PREFILLED = ("bf16", "int8")
+PREFILL_TOKENS = 512
+CACHED_TOKENS = 2048
+FIRST_ID, NUM_IDS = 1000, 20_000
+REQUEST_S = 600.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table."""
+    parser = parser_of("bench.ladder", __doc__)
+    add_launch_flags(parser)
+    parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=list(WEIGHTS), help="forms of the weights")
+    parser.add_argument("--contexts", nargs="+", type=count, default=[256, 1024, 4096], metavar="TOKENS")
+    parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 32], metavar="ROWS")
+    parser.add_argument("--output-tokens", type=count, default=64, help="tokens of each answer (default: 64)")
+    results.add_json_flag(parser)
+    args = parser.parse_args(argv)
+    figures: dict[str, float] = {}
+    for weights in args.weights:
+        started = time.perf_counter()
+        with launched(["--dtype", "bfloat16", *WEIGHTS[weights], *args.serve_flags]) as server:
+            figures |= asyncio.run(measure(server.url, weights, args, started=started))
+    library = load_library()
+    if library is not None:
+        library.set_threads(usable_cores())
+        figures["stream_read_gb_s"] = measure_ceilings(library).read_gb_s
+    print(summary.table({"end to end": figures}))
+    results.write(args.json, figures, results.command_line("bench.ladder"))
+    return 0
+
+
+async def measure(url: str, weights: str, args: argparse.Namespace, *, started: float) -> dict[str, float]:
+    """All figures of one server; `started` is when its start began.
+
+    Raises:
+        CannotMeasure: a request failed, or its answer came in one piece.
+    """
+    ids = _ids()
+    figures: dict[str, float] = {}
+    async with connected(url, None) as client:
+        await _asked(client, _prompt(ids, 16), max_tokens=1)
+        if weights == "bf16":
+            figures["start_to_first_answer_s"] = time.perf_counter() - started
+            figures["resident_mb"] = resident_mb()
+        for context in args.contexts:
+            for batch in args.batches:
+                prompts = [_prompt(ids, context) for _ in range(batch)]
+                rate = await _decode_rate(client, prompts, args.output_tokens)
+                figures[f"decode_{weights}_ctx{context}_b{batch}_tok_s"] = rate
+        if weights in PREFILLED:
+            answer = await _asked(client, _prompt(ids, PREFILL_TOKENS), max_tokens=2)
+            figures[f"prefill_{weights}_tok_s"] = PREFILL_TOKENS / _ttft_s(answer)
+        if weights == "bf16":
+            prefix = _prompt(ids, CACHED_TOKENS)
+            await _asked(client, prefix, max_tokens=1)
+            answer = await _asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2)
+            figures["prefill_bf16_behind_2k_tok_s"] = PREFILL_TOKENS / _ttft_s(answer)
+    return figures
+
+
+def resident_mb(root: Path = Path("/proc")) -> float:
+    """Memory that model runners on this machine hold, in 10^6 bytes; of those started by others too.
+
+    Raises:
+        CannotMeasure: there is none.
+    """
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    total = 0
+    for directory in root.iterdir():
+        try:
+            if directory.name.isdecimal() and b"model_runner.process" in (directory / "cmdline").read_bytes():
+                total += int((directory / "statm").read_text().split()[1]) * page_bytes
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+    if not total:
+        raise CannotMeasure("no model runner is to be seen in /proc")
+    return total / 1e6
+
+
+def decode_rate(arrivals: Sequence[Sequence[float]], num_tokens: Sequence[int]) -> float:
+    """Tokens a second between the last row's first piece and the first row's last; a piece may hold several tokens.
+
+    Raises:
+        CannotMeasure: the rows never all decode at once.
+    """
+    begin, end = max(times[0] for times in arrivals), min(times[-1] for times in arrivals)
+    if end <= begin:
+        raise CannotMeasure("one row ended before another began; raise --output-tokens")
+    tokens = sum(
+        count * sum(begin < at <= end for at in times) / len(times)
+        for times, count in zip(arrivals, num_tokens, strict=True)
+    )
+    return tokens / (end - begin)
+
+
+async def _decode_rate(client: Client, prompts: Sequence[tuple[int, ...]], num_tokens: int) -> float:
+    arrivals: list[list[float]] = [[] for _ in prompts]
+    # The same prompts once more, found cached: rows begin together then.
+    for prompt in prompts:
+        await _asked(client, prompt, max_tokens=1)
+    answers = await asyncio.gather(
+        *(
+            _asked(client, prompt, max_tokens=num_tokens, arrivals=times)
+            for prompt, times in zip(prompts, arrivals, strict=True)
+        )
+    )
+    if any(len(times) < 2 for times in arrivals):
+        raise CannotMeasure("an answer came in one piece; raise --output-tokens")
+    return decode_rate(arrivals, [answer.completion_tokens for answer in answers])
+
+
+async def _asked(
+    client: Client, prompt: tuple[int, ...], *, max_tokens: int, arrivals: list[float] | None = None
+) -> Answer:
+    times = [] if arrivals is None else arrivals
+    answer = await client.complete(
+        prompt, max_tokens=max_tokens, timeout_s=REQUEST_S, on_text=lambda: times.append(time.perf_counter())
+    )
+    if isinstance(answer, Failure):
+        raise CannotMeasure(f"a request failed: {answer.kind}: {answer.detail}")
+    return answer
+
+
+def _ttft_s(answer: Answer) -> float:
+    if answer.ttft_s is None:
+        raise CannotMeasure("a prefill gave no text")
+    return answer.ttft_s
+
+
+def _ids() -> Iterator[int]:
+    draw = random.Random(0)
+    while True:
+        yield FIRST_ID + draw.randrange(NUM_IDS)
+
+
+def _prompt(ids: Iterator[int], num_tokens: int) -> tuple[int, ...]:
+    return tuple(next(ids) for _ in range(num_tokens))
+
+
+if __name__ == "__main__":
+    raise SystemExit(exit_status(main))
