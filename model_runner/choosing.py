@@ -22,6 +22,7 @@ from wire.sampling import SamplingParams
 
 from .device_sampler import DeviceSampler
 from .grammars import GrammarRules
+from .kernels.sampler import SamplerKernels
 from .logit_rules import LogitRules
 from .sampler import Sampled, sample
 
@@ -40,12 +41,23 @@ class Chosen:
 
 
 class Chooser:
-    """The rules of the live rows, and the samplers; `device_sampler` is None where the device is the host."""
+    """The rules of the live rows, and the samplers.
 
-    def __init__(self, *, vocabulary: int, tokenizer: Path | None, device_sampler: DeviceSampler | None) -> None:
+    `device_sampler` is None where the device is the host; `kernels` are the host's in C++, None for plain torch.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        tokenizer: Path | None,
+        device_sampler: DeviceSampler | None,
+        kernels: SamplerKernels | None,
+    ) -> None:
         self._rules = LogitRules(vocabulary=vocabulary)
         self._grammars = GrammarRules(vocabulary=vocabulary, tokenizer=tokenizer)
         self._device_sampler = device_sampler
+        self._kernels = kernels
 
     def admit(self, admission: Admission) -> None:
         """Begin a row."""
@@ -104,7 +116,7 @@ class Chooser:
         self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
     ) -> tuple[Sampled, dict[int, str]]:
         changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
-        sampled = sample(changed_BV, params, positions, raw_logits_BV=logits_BV)
+        sampled = sample(changed_BV, params, positions, raw_logits_BV=logits_BV, kernels=self._kernels)
         self._rules.note(rows, sampled.token_ids)
         self._grammars.note(rows, sampled.token_ids)
         return sampled, failures

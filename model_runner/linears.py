@@ -97,7 +97,7 @@ class KernelLinears:
         if not has_bytes:
             return Kind(format=self._format)
         if self._quantize == "int8" or not HEADS.isdisjoint(names):
-            return Kind(format=Format.INT8, has_byte_activations=True)
+            return Kind(format=Format.INT8, group_columns=GROUP_COLUMNS, has_byte_activations=True)
         return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, has_byte_activations=True)
 
 

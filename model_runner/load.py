@@ -25,6 +25,7 @@ from .graphs import CudaCapture, DecodeGraphs
 from .host import usable_cores
 from .implementation import build, is_own
 from .kernels.library import load_library
+from .kernels.sampler import SamplerKernels
 from .kv_pool import KVPool, check_context_fits, choose_num_pages, token_bytes
 from .models.model import Model
 from .rows import RowTable
@@ -97,6 +98,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         device=device,
         tokenizer=Path(launch.tokenizer),
         device_sampler=DeviceSampler(device, flashinfer_filters()) if device.type == "cuda" else None,
+        sampler_kernels=None if library is None else SamplerKernels(library),
         graphs=_graphs(built.model, backend, pool, sizes, context_tokens=built.context_tokens),
     )
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)

@@ -19,18 +19,27 @@ from wire.messages import Admission, PromptLogprobs, pack_logprobs
 from wire.sampling import SamplingParams
 
 from .batch import BatchPlan
+from .kernels.sampler import SamplerKernels
 
 _SLICE_TOKENS = 64
 """Prompt tokens whose logits are held at once."""
 
 
-def pack_rows(logits_BV: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -> list[bytes]:
+def pack_rows(
+    logits_BV: Tensor,
+    token_ids: Tensor,
+    params: Sequence[SamplingParams],
+    kernels: SamplerKernels | None = None,
+) -> list[bytes]:
     """One entry per row: the token's logprob, the most likely ones, then those of `logprob_ids`."""
-    log_mass = logits_BV.logsumexp(dim=-1, keepdim=True)
-    own = (logits_BV.gather(1, token_ids[:, None]) - log_mass).squeeze(1).tolist()
     num_top = max(one.num_top_logprobs or 0 for one in params)
-    top = logits_BV.topk(min(num_top, logits_BV.shape[1]), dim=-1)
-    top_ids, top_logprobs = top.indices.tolist(), (top.values - log_mass).tolist()
+    if kernels is None:
+        log_mass = logits_BV.logsumexp(dim=-1, keepdim=True)
+        values, ids = logits_BV.topk(min(num_top, logits_BV.shape[1]), dim=-1)
+    else:
+        log_mass, values, ids = kernels.top(logits_BV, num_top)
+    own = (logits_BV.gather(1, token_ids[:, None]) - log_mass).squeeze(1).tolist()
+    top_ids, top_logprobs = ids.tolist(), (values - log_mass).tolist()
     entries = []
     for b, one in enumerate(params):
         n = one.num_top_logprobs or 0

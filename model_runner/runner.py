@@ -21,6 +21,7 @@ from .device_sampler import DeviceSampler
 from .errors import FatalError
 from .feed import LastTokens
 from .graphs import DecodeGraphs
+from .kernels.sampler import SamplerKernels
 from .kv_pool import CPU, KVPool
 from .logprobs import PromptScorer
 from .models.model import Model
@@ -75,6 +76,7 @@ class Runner(Generic[Handle]):
         device: torch.device = CPU,
         tokenizer: Path | None = None,
         device_sampler: DeviceSampler | None = None,
+        sampler_kernels: SamplerKernels | None = None,
         graphs: DecodeGraphs[Handle] | None = None,
     ) -> None:
         self._model = model
@@ -82,7 +84,9 @@ class Runner(Generic[Handle]):
         self._pool = pool
         self._graphs = graphs
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
-        self._chooser = Chooser(vocabulary=model.vocabulary, tokenizer=tokenizer, device_sampler=device_sampler)
+        self._chooser = Chooser(
+            vocabulary=model.vocabulary, tokenizer=tokenizer, device_sampler=device_sampler, kernels=sampler_kernels
+        )
         self._scorer = PromptScorer()
         self._staging, self._last_tokens, self._results = Staging(device), LastTokens(device), Results(device)
         self._next_step = 0

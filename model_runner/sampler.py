@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wire.sampling import SamplingParams
 
+from .kernels.sampler import SamplerKernels
 from .logprobs import pack_rows
 
 NUM_CANDIDATES = 256
@@ -40,11 +41,31 @@ def sample(
     positions: NDArray[np.int64],
     *,
     raw_logits_BV: Tensor | None = None,
+    kernels: SamplerKernels | None = None,
 ) -> Sampled:
     """Choose a token for every row of float32 logits; `positions` are where the tokens will stand.
 
-    Logprobs are those of `raw_logits_BV`, the model's own, where `logits_BV` have been changed since.
+    Logprobs are those of `raw_logits_BV`, the model's own, where `logits_BV` have been changed since. With `kernels`
+    the same is done in C++.
     """
+    if kernels is None:
+        token_ids, is_usable = _choose(logits_BV, params, positions)
+    else:
+        chosen = kernels.choose(logits_BV, params, positions)
+        token_ids, is_usable = torch.from_numpy(chosen), chosen >= 0
+    token_ids.masked_fill_(torch.from_numpy(~is_usable), 0)
+    raw_BV = logits_BV if raw_logits_BV is None else raw_logits_BV
+    return Sampled(
+        token_ids=token_ids.numpy().astype(np.int32),
+        logprobs=_logprobs(raw_BV, token_ids, params, is_usable, kernels),
+        broken=tuple(np.flatnonzero(~is_usable).tolist()),
+    )
+
+
+def _choose(
+    logits_BV: Tensor, params: Sequence[SamplingParams], positions: NDArray[np.int64]
+) -> tuple[Tensor, NDArray[np.bool_]]:
+    """Token ids, and which rows have usable logits."""
     # numpy's argmax is vectorised, torch's is not: 15 times the time.
     token_ids = torch.from_numpy(logits_BV.numpy().argmax(axis=-1))
     is_usable = logits_BV.gather(1, token_ids[:, None]).squeeze(1).isfinite().numpy()
@@ -54,12 +75,7 @@ def sample(
         seeds = np.array([one.seed or 0 for one in own], np.int64)
         logits = logits_BV if len(drawn) == len(params) else logits_BV[drawn]
         token_ids[drawn] = _draw(logits, own, uniforms(seeds, positions[drawn]))
-    token_ids.masked_fill_(torch.from_numpy(~is_usable), 0)
-    return Sampled(
-        token_ids=token_ids.numpy().astype(np.int32),
-        logprobs=_logprobs(logits_BV if raw_logits_BV is None else raw_logits_BV, token_ids, params, is_usable),
-        broken=tuple(np.flatnonzero(~is_usable).tolist()),
-    )
+    return token_ids, is_usable
 
 
 def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -137,14 +153,18 @@ def _invert(weights_BC: Tensor, uniform_B: Tensor) -> Tensor:
 
 
 def _logprobs(
-    logits_BV: Tensor, token_ids: Tensor, params: Sequence[SamplingParams], is_usable: NDArray[np.bool_]
+    logits_BV: Tensor,
+    token_ids: Tensor,
+    params: Sequence[SamplingParams],
+    is_usable: NDArray[np.bool_],
+    kernels: SamplerKernels | None,
 ) -> tuple[bytes, ...]:
     """Logprobs under the raw logits, before temperature: empty where none was asked, none at all if nobody asked."""
     asked = [b for b, one in enumerate(params) if one.num_top_logprobs is not None and is_usable[b]]
     if not asked:
         return ()
     entries = [b""] * len(params)
-    packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked])
+    packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked], kernels)
     for b, entry in zip(asked, packed, strict=True):
         entries[b] = entry
     return tuple(entries)

@@ -74,13 +74,10 @@ Nibbles nearest_nibbles(const float* values) {
   Nibbles best, tried;
   float lowest = rounded_to_nibbles(values, least, (most - least) / 15, best);
   const float range = most - least;
-  for (int low = 0; low <= 4; low++) {
-    for (int high = 0; high <= 4; high++) {
-      const float from = least + 0.04f * static_cast<float>(low) * range;
-      const float to = most - 0.04f * static_cast<float>(high) * range;
-      const float error = rounded_to_nibbles(values, from, (to - from) / 15, tried);
-      if (error < lowest) lowest = error, best = tried;
-    }
+  for (int step = 1; step <= 4; step++) {
+    const float inset = 0.04f * static_cast<float>(step) * range;
+    const float error = rounded_to_nibbles(values, least + inset, (range - 2 * inset) / 15, tried);
+    if (error < lowest) lowest = error, best = tried;
   }
   return best;
 }
