@@ -28,7 +28,9 @@ class Weight(ctypes.Structure):
 
 
 def at(array: np.ndarray | None) -> c_void_p:
-    return c_void_p(None if array is None else array.ctypes.data)
+    pointer = c_void_p(None if array is None else array.ctypes.data)
+    pointer.array = array  # lives as long as the pointer does
+    return pointer
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -111,6 +113,46 @@ def multiply(tokens: int, outputs: int, columns: int, format_number: int) -> Non
     assert error < (1.0 if has_bytes else 0.05), (format_number, error)
 
 
+def gate(tokens: int, outputs: int, gguf: int) -> None:
+    """A gated layer with a bias from a GGUF file's blocks, and the rows of one that isn't gated."""
+    columns, block_bytes = 64, {2: 18, 3: 20, 8: 34}[gguf]
+    blocks = random.integers(0, 60, (outputs, columns // 32 * block_bytes), np.uint8)
+    for is_gated in (True, False):
+        weight = Weight(2 if gguf == 8 else 3, 32, is_gated, 0, 1, outputs, columns, None)
+        size = library.axil_weight_bytes(ctypes.byref(weight))
+        data = np.zeros(size + 64, np.uint8)
+        data = data[-data.ctypes.data % 64 :][:size]
+        weight.data = data.ctypes.data
+        for half in (0, 1) if is_gated else (-1,):
+            rows = (c_int64(0), c_int32(half), c_int64(outputs))
+            library.axil_write_gguf(ctypes.byref(weight), *rows, at(blocks), c_int32(gguf))
+            library.axil_write_bias(ctypes.byref(weight), *rows, at(normal(outputs)))
+        out = np.empty((tokens, outputs), np.float32)
+        call = (at(normal(tokens, columns)), c_int32(0), c_int64(tokens), at(out), c_int32(0), c_int64(outputs))
+        library.axil_linear(ctypes.byref(weight), *call, c_int32(2 if is_gated else 1))
+    ids, looked_up = np.array([outputs - 1, 0]), np.empty((2, columns), np.float32)
+    library.axil_read_rows(ctypes.byref(weight), at(ids), c_int64(2), at(looked_up), c_int32(0))
+
+
+def choose(size: int, top_k: int, top_p: float, min_p: float) -> None:
+    """Tokens of rows that are spread, all equal, forbidden but for one, and no numbers."""
+    logits = 3 * normal(4, size)
+    logits[1] = 0
+    logits[2, 1:] = -np.inf
+    logits[3, size // 2] = np.nan
+    names = ("seed", "position", "top_k", "is_greedy", "temperature", "top_p", "min_p")
+    kinds = ("<i8", "<i8", "<i4", "<i4", "<f4", "<f8", "<f8")
+    layout = np.dtype({"names": names, "formats": kinds, "offsets": (0, 8, 16, 20, 24, 32, 40), "itemsize": 48})
+    rows, tokens = np.array([(1, 2, top_k, 0, 0.8, top_p, min_p)] * 4, layout), np.empty(4, np.int64)
+    library.axil_sample(at(logits), c_int64(4), c_int64(size), at(rows), at(tokens))
+    assert tokens[2] == 0 and tokens[3] == -1 and 0 <= tokens[:2].min() <= tokens.max() < size
+    masses, top = np.empty(4, np.float32), min(5, size)
+    values, ids = np.empty((4, top), np.float32), np.empty((4, top), np.int64)
+    shape = (c_int64(3), c_int64(size), c_int64(top))
+    library.axil_top_logits(at(logits), *shape, at(masses), at(values), at(ids))
+    assert ids[0, 0] == logits[0].argmax()
+
+
 for num_threads in (1, 3):
     library.axil_set_threads(num_threads)
     for is_bf16 in (False, True):
@@ -123,4 +165,9 @@ for num_threads in (1, 3):
         for outputs, columns in ((1, 32), (49, 64), (130, 96)):
             for format_number in range(4):
                 multiply(tokens, outputs, columns, format_number)
+        for gguf in (2, 3, 8):
+            gate(tokens, 37, gguf)
+    for size in (1, 7, 40, 1003):
+        for filters in ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.1), (900, 0.9, 0.01)):
+            choose(size, *filters)
 print("clean")
