@@ -13,7 +13,8 @@
 namespace {
 
 constexpr int BUCKETS = 1024;
-constexpr float NEAR = 12;  // what lies further below the best token (in units of temperature) is rarely kept
+// How far below the best token, in units of temperature, those are looked for that are kept; further only if need be.
+constexpr float REACHES[] = {5, 12, INFINITY};
 constexpr int64_t STRETCH = 256;  // tokens whose weights are summed together
 
 // Mirrored in kernels/sampler.py. `top_k` 0 keeps all.
@@ -135,7 +136,7 @@ int64_t draw_head(const float* logits, int64_t size, const Row& row, float scale
       continue;
     }
     const float weight = s.weights[static_cast<size_t>(i)];
-    if (weight == 0) continue;
+    if (weight == 0 || weight < lightest_near) continue;
     const float below = scaled_peak - logits[i] / row.temperature;
     if (below <= reach) s.tokens.push_back({below, weight, static_cast<int32_t>(i)});
   }
@@ -206,8 +207,11 @@ int64_t choose_token(const float* logits, int64_t size, const Row& row, Scratch&
   const double u = uniform(row.seed, row.position);
   const double total = weigh(logits, size, scaled_peak, row.temperature, s);
   if (row.top_k <= 0 && row.top_p >= 1 && row.min_p <= 0) return draw_whole(size, total, u, s);
-  const int64_t token = draw_head(logits, size, row, scaled_peak, total, u, NEAR, s);
-  return token >= 0 ? token : draw_head(logits, size, row, scaled_peak, total, u, INFINITY, s);
+  for (const float reach : REACHES) {
+    const int64_t token = draw_head(logits, size, row, scaled_peak, total, u, reach, s);
+    if (token >= 0) return token;
+  }
+  return best;
 }
 
 }  // namespace
