@@ -16,13 +16,22 @@ class RunnerConfig:
         "Where the model is computed; auto is a CUDA device where there are one and the package flashinfer-python.",
         choices=("auto", "cpu", "cuda"),
     )
-    dtype: str = flag("auto", "Type of weights and KV.", choices=("auto", "bfloat16", "float16", "float32"))
+    dtype: str = flag(
+        "auto",
+        "Type of weights and KV; auto is bfloat16 where the kernels in C++ run or the device multiplies it, else "
+        "float16 on a GPU and float32 on a CPU.",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
     model_impl: str = flag(
         "auto",
         "Code that computes the model: axil's own, or transformers' (slower); auto is axil's where it has the family.",
         choices=("auto", "axil", "transformers"),
     )
-    attention: str = flag("auto", "Attention backend.", choices=("auto", "cpu", "torch", "flashinfer"))
+    attention: str = flag(
+        "auto",
+        "Attention backend; auto is the fastest one that suits: the kernels in C++ (cpu), plain torch, or flashinfer.",
+        choices=("auto", "cpu", "torch", "flashinfer"),
+    )
     kernels: str = flag(
         "auto",
         "Kernels in C++ for the CPU, compiled once by the machine's compiler; auto is where that works, off is plain "

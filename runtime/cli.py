@@ -14,6 +14,7 @@ from wire.flags import add_flags, from_flags
 from wire.log import configure
 
 from .bench import BenchFlags, bench
+from .command_parser import CommandParser
 from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
 from .config_file import read_config_file
 from .errors import BadModel
@@ -32,7 +33,9 @@ _GENERATE = "Load a model, continue a prompt, and show the continuation as it co
 def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
     """Run the command that `arguments` (None: the process's own) ask for; returns the exit status."""
     _open_standard_streams()
-    args = build_parser(version).parse_args(arguments)
+    args, unknown = build_parser(version).parse_known_args(arguments)
+    if unknown:
+        args.parser.refuse(unknown[0])
     try:
         match args.command:
             case "serve":
@@ -60,7 +63,7 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
 
 def build_parser(version: str, serve_defaults: Mapping[str, object] | None = None) -> argparse.ArgumentParser:
     """The parser of the whole command, with every flag; `serve_defaults` go before the flags' own defaults."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="axil", description="Serve large language models without computing a cached prefix twice."
     )
     parser.add_argument("--version", action="version", version=f"axil {version}")
@@ -95,6 +98,8 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         help="compile the CPU kernels now",
         description="Compile the kernels for this CPU into the cache, so that the first start need not.",
     )
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)  # whoever reads the arguments can say what is wrong with them
     return parser
 
 

@@ -20,6 +20,7 @@ import pytest
 from runtime.config import FLAG_GROUPS, HttpConfig
 from runtime.http import app as http_app
 from wire.flags import add_flags, from_flags
+from wire.native import COMPILERS
 
 ROOT = Path(__file__).parent.parent
 CONTAINER_FILES = ("Containerfile", "Containerfile.cuda")
@@ -105,6 +106,12 @@ def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
     assert (ROOT / ".dockerignore").read_text() == (ROOT / ".containerignore").read_text()
 
 
+def test_the_image_for_cpus_holds_a_compiler_for_the_kernels() -> None:
+    commands = [instruction.words for instruction in last_stage("Containerfile") if instruction.name == "RUN"]
+    installed = {word for words in commands if "apt-get install" in words for word in words.split()}
+    assert installed & set(COMPILERS)  # a slim Python image has none, and without one all runs in plain torch
+
+
 @pytest.mark.parametrize("name", CONTAINER_FILES)
 def test_every_install_takes_the_pinned_versions(name: str) -> None:
     installs = [
@@ -124,7 +131,8 @@ def test_it_does_not_run_as_root_and_its_user_can_write_the_model_volume(name: s
     assert int(user) > 0
     assert int(group) > 0
     (volume,) = the_only(name, "VOLUME").strings
-    setup = next(instruction.words for instruction in last_stage(name) if instruction.name == "RUN")
+    commands = [instruction.words for instruction in last_stage(name) if instruction.name == "RUN"]
+    (setup,) = [words for words in commands if "useradd" in words]
     assert f"useradd --uid {user} --gid axil" in setup
     assert f"groupadd --gid {group} axil" in setup
     assert f"--owner axil --group axil {volume}" in setup

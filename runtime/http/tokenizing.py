@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from runtime.generator import MAX_PROMPTS, check_num_prompts
+from wire.errors import Refused
 
 from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat_prompt
 from .errors import json_response
@@ -58,7 +59,9 @@ async def tokenize(request: web.Request) -> web.Response:
 async def _tokenised(front: Front, fields: Fields) -> list[list[int]]:
     texts = fields.strings("prompt")
     if fields.raw("prompt") is None:
-        raise fields.wrong_type("prompt", "a string or a list of strings", None)
+        raise Refused(
+            "prompt is missing; it must be a string or a list of strings. Send it, or messages.", field="prompt"
+        )
     check_num_prompts(len(texts), field="prompt")
     with_special_tokens = fields.boolean("add_special_tokens", True)
     encode = front.generator.tokenizer.encode

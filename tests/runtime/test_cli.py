@@ -52,6 +52,29 @@ def test_flags_are_grouped_by_what_they_are_about(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
+    ("arguments", "first_line"),
+    [
+        (
+            ("chat", "--max-new-tokens", "8"),
+            "axil chat: error: there is no flag --max-new-tokens; did you mean --max-tokens ",
+        ),
+        (("serve", "--polici=fcfs"), "axil serve: error: there is no flag --polici; did you mean --policy"),
+        (("serve", "one", "two"), "axil serve: error: there is no place for 'two'"),
+        (("serve", "--port", "abc"), "axil serve: error: argument --port: invalid int value: 'abc'"),
+        (("serv",), "axil: error: argument COMMAND: invalid choice: 'serv'"),
+    ],
+)
+def test_arguments_that_are_wrong_get_the_reason_and_the_command_that_lists_flags_but_not_the_list(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], first_line: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(arguments, version="1.2.3")
+    said, where = capsys.readouterr().err.splitlines()
+    assert said.startswith(first_line)
+    assert where == f"{first_line.partition(':')[0]} --help says what it takes."
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--port", "99999"), ("--port", "65535", "99999")),

@@ -208,7 +208,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
         "both",
     ),
     ("/abort_request", {}, "rid", "missing"),
-    ("/tokenize", {}, "prompt", "a string"),
+    ("/tokenize", {}, "prompt", "missing; it must be a string"),
     ("/detokenize", {"tokens": [1] * 131_073}, "tokens", "at most 131,072"),
     ("/detokenize", {}, "tokens", "a list of integers"),
     ("/detokenize", {"tokens": [-1]}, "tokens", "[0, 258]"),

@@ -1,0 +1,26 @@
+"""How `axil` answers arguments that are wrong: in two lines, without all flags before them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from .settings import near
+
+_USAGE = 2
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser of one command; a command of its own (`add_subparsers`) is of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the flags are listed, and leave with status 2."""
+        self.exit(_USAGE, f"{self.prog}: error: {message}\n{self.prog} --help says what it takes.\n")
+
+    def refuse(self, unknown: str) -> NoReturn:
+        """Refuse an argument that the command does not take, with the flag that looks most like it."""
+        flag = unknown.partition("=")[0]
+        if not flag.startswith("-"):
+            self.error(f"there is no place for {unknown!r}")
+        flags = [name for action in self._actions for name in action.option_strings]
+        self.error(f"there is no flag {flag}{near(flag, flags)}")
