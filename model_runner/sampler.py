@@ -68,7 +68,8 @@ def _choose(
     """Token ids, and which rows have usable logits."""
     # numpy's argmax is vectorised, torch's is not: 15 times the time.
     token_ids = torch.from_numpy(logits_BV.numpy().argmax(axis=-1))
-    is_usable = logits_BV.gather(1, token_ids[:, None]).squeeze(1).isfinite().numpy()
+    scales_B = torch.tensor([1.0 if one.is_greedy else one.temperature for one in params])
+    is_usable = (logits_BV.gather(1, token_ids[:, None]).squeeze(1) / scales_B).isfinite().numpy()
     drawn = [b for b, one in enumerate(params) if not one.is_greedy and is_usable[b]]
     if drawn:
         own = [params[b] for b in drawn]

@@ -21,6 +21,8 @@ MAX_SAMPLES = 128
 MAX_LOGIT_BIAS = 100.0
 MAX_LOGIT_BIAS_IDS = 65_536
 LARGEST_TOKEN_ID = 2**31 - 1
+MAX_TEMPERATURE = 1e6
+LEAST_REPETITION_PENALTY = 1e-9
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 
@@ -35,11 +37,11 @@ class Range(Struct, frozen=True):
 
 RANGES = {
     "max_new_tokens": Range(0),
-    "temperature": Range(0),
+    "temperature": Range(0, MAX_TEMPERATURE),
     "top_k": Range(1),
     "top_p": Range(0, 1, is_low_open=True),
     "min_p": Range(0, 1),
-    "repetition_penalty": Range(0, 2, is_low_open=True),
+    "repetition_penalty": Range(LEAST_REPETITION_PENALTY, 2),
     "frequency_penalty": Range(-2, 2),
     "presence_penalty": Range(-2, 2),
     "min_new_tokens": Range(0),
@@ -47,7 +49,10 @@ RANGES = {
     "num_top_logprobs": Range(0, MAX_TOP_LOGPROBS),
     "prompt_logprobs_from": Range(0),
 }
-"""The numbers among the sampling parameters, and where each must lie; infinity and NaN lie nowhere."""
+"""The numbers among the sampling parameters, and where each must lie; infinity and NaN lie nowhere.
+
+Logits are float32: what is divided by a penalty and a temperature within these ranges stays a finite number.
+"""
 
 _TOKEN_IDS = Range(0, LARGEST_TOKEN_ID)
 _SPELLED = {"num_top_logprobs": "logprobs", "prompt_logprobs_from": "logprob_start_len"}

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import orjson
 from aiohttp import web
 
 from runtime.generation import Delta, End
@@ -212,8 +213,21 @@ def _read_format(fields: Fields) -> Grammar | None:
 
 
 def _read_echo(fields: Fields, front: Front) -> dict[str, object]:
-    """What a response object repeats of its request."""
+    """What a response object repeats of its request.
+
+    Raises:
+        Refused: a field is nested so deeply that it can be read, but not written again.
+    """
     raw: Callable[[str], object] = fields.raw
+    for name in ("metadata", "reasoning", "text", "tool_choice", "tools"):
+        try:
+            orjson.dumps({"response": {name: raw(name)}})
+        except orjson.JSONEncodeError as error:
+            raise Refused(
+                f"{name} is nested too deeply, got {shown(raw(name))}: the answer repeats it, and holds at most"
+                " 250 levels. Send a flatter one.",
+                field=name,
+            ) from error
     return {
         "id": _new_id("resp"),
         "object": "response",

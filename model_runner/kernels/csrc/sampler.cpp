@@ -119,7 +119,7 @@ int64_t draw_whole(int64_t size, double total, double u, const Scratch& s) {
     passed += weight;
     if (passed > threshold && found >= 0) return found;
   }
-  for (int64_t i = size - 1; found < 0; i--)
+  for (int64_t i = size - 1; found < 0 && i >= 0; i--)
     if (s.weights[static_cast<size_t>(i)] > 0) found = i;  // sums that round apart: the last token with a weight
   return found;
 }
@@ -204,6 +204,7 @@ int64_t choose_token(const float* logits, int64_t size, const Row& row, Scratch&
   const int64_t best = best_token(logits, size);
   if (best < 0 || row.is_greedy) return best;
   const float scaled_peak = logits[best] / row.temperature;
+  if (!std::isfinite(scaled_peak)) return -1;  // no weight could be told from another
   const double u = uniform(row.seed, row.position);
   const double total = weigh(logits, size, scaled_peak, row.temperature, s);
   if (row.top_k <= 0 && row.top_p >= 1 && row.min_p <= 0) return draw_whole(size, total, u, s);

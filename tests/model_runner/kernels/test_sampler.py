@@ -118,6 +118,17 @@ def test_rows_without_usable_logits_are_broken_as_in_torch(kernels: SamplerKerne
         assert given[3] == 19
 
 
+def test_a_row_whose_logits_overflow_when_divided_by_the_temperature_is_broken(kernels: SamplerKernels) -> None:
+    logits = _random(3, 700)
+    logits[1] *= 1e37
+    cold = {"temperature": 1e-5, "seed": 1}
+    for params in (SamplingParams(**cold), SamplingParams(**cold, top_p=0.5), SamplingParams(**cold, min_p=0.1)):
+        sampled = sample(logits, [params] * 3, np.arange(3, dtype=np.int64), kernels=kernels)
+        assert sampled.broken == (1,)
+        given, expected = _both(logits, [params] * 3, kernels)
+        assert given == expected
+
+
 def test_the_first_of_equal_best_tokens_is_greedys(kernels: SamplerKernels) -> None:
     for size in (1, 8, 9, 64, 1001):
         logits = torch.zeros(3, size)

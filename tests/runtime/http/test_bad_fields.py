@@ -12,7 +12,7 @@ NESTED = b"[" * 900 + b"]" * 900
 DEEP = b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}"
 
 # route, body (an object, or the raw bytes), the field that the error names, a part of its message
-GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
+GENERATE, COMPLETIONS, CHAT, RESPONSES = "/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -33,6 +33,10 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, b'{"text": "x", "sampling_params": {"stop": %s}}' % NESTED, "sampling_params.stop", "deeply nested"),
     (COMPLETIONS, b'{"prompt": %s}' % NESTED, "prompt[0]", "deeply nested"),
     (CHAT, b'{"messages": [{"role": "user", "content": %s}]}' % NESTED, "messages[0].content[0]", "deeply nested"),
+    (RESPONSES, b'{"input": "x", "metadata": {"a": %s}}' % NESTED, "metadata", "250 levels"),
+    (RESPONSES, b'{"input": "x", "reasoning": {"a": %s}}' % NESTED, "reasoning", "250 levels"),
+    (RESPONSES, b'{"input": "x", "text": {"format": {"a": %s}}}' % NESTED, "text", "250 levels"),
+    (RESPONSES, b'{"input": "x", "stream": true, "metadata": {"a": %s}}' % NESTED, "metadata", "250 levels"),
     (GENERATE, {}, "text", "exactly one"),
     (GENERATE, {"text": "x", "input_ids": [1]}, "text", "exactly one"),
     (GENERATE, {"text": ""}, "text", "empty"),
@@ -137,7 +141,8 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, _sampling(regex="a", min_new_tokens=2), "min_new_tokens", "sampling_params.regex"),
     (GENERATE, _sampling(frequency_penalty=2.5), "sampling_params.frequency_penalty", "[-2, 2]"),
     (GENERATE, _sampling(presence_penalty=-2.5), "sampling_params.presence_penalty", "[-2, 2]"),
-    (GENERATE, _sampling(repetition_penalty=0), "sampling_params.repetition_penalty", "(0, 2]"),
+    (GENERATE, _sampling(repetition_penalty=0), "sampling_params.repetition_penalty", "[1e-09, 2]"),
+    (GENERATE, _sampling(temperature=1e308), "sampling_params.temperature", "[0, 1e+06]"),
     (GENERATE, _sampling(repetition_penalty="x"), "sampling_params.repetition_penalty", "a number"),
     (GENERATE, _sampling(min_new_tokens=-1), "sampling_params.min_new_tokens", "-1"),
     (GENERATE, _sampling(min_new_tokens=3, max_new_tokens=2), "min_new_tokens", "[0, 2]"),
