@@ -9,6 +9,7 @@
 
 #include "api.h"
 #include "linear_tiles.h"
+#include "linear_widened.h"
 #include "threads.h"
 
 namespace {
@@ -74,6 +75,13 @@ void sum_block(const Call& c, const uint8_t* block, int64_t first, int64_t count
     });
     return;
   }
+  if (w.format != FLOAT32 && count <= FEW) {
+    tiles<FEW>(count, [&](auto size, int64_t m) {
+      constexpr int M = decltype(size)::value;
+      widened_tile<M, 1>(w, block, c.floats + (first + m) * c.stride, c.stride, sums + m * BLOCK, 0);
+    });
+    return;
+  }
   for (int64_t k = 0; k < w.num_columns; k += SLICE) {
     const int64_t width = w.num_columns - k < SLICE ? w.num_columns - k : SLICE;
     const float* panel = scratch.panel;
@@ -97,7 +105,7 @@ AXIL_INLINE Floats activated(int32_t after, Floats gate) {
 }
 
 template <class Element>
-void write_out(const Call& c, int64_t block, int64_t first, int64_t count, Scratch& scratch) {
+void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const float* sums) {
   const int64_t n = block * BLOCK, left = c.w.num_outputs - n;
   const int64_t width = left < BLOCK ? left : BLOCK;
   const float* bias = bias_of(c.w);
@@ -107,9 +115,9 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, Scrat
     Element* const to = width == BLOCK ? row : edge;
     if (to == edge && c.after == ADD) memcpy(edge, row, width * sizeof(Element));
     for (int v = 0; v < BLOCK; v += LANES) {
-      Floats y = load(scratch.sums[0] + m * BLOCK + v);
+      Floats y = load(sums + m * BLOCK + v);
       if (c.w.is_gated) {
-        Floats opened = load(scratch.sums[1] + m * BLOCK + v);
+        Floats opened = load(sums + (STRIP + m) * BLOCK + v);
         if (bias) {
           y = add(y, load(bias + 2 * n + v));
           opened = add(opened, load(bias + 2 * n + BLOCK + v));
@@ -125,16 +133,24 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, Scrat
   }
 }
 
-void run_block(const Call& c, int64_t block, int64_t first, int64_t count, Scratch& scratch) {
+// Compute as many blocks of [block, end) as are best taken together; gives how many these were.
+int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int64_t count, Scratch& scratch) {
   const int64_t bytes = block_bytes(c.w);
-  if (c.w.is_gated) {
-    sum_block(c, c.w.data + 2 * block * bytes, first, count, scratch, scratch.sums[0]);
-    sum_block(c, c.w.data + (2 * block + 1) * bytes, first, count, scratch, scratch.sums[1]);
+  const uint8_t* data = c.w.data + (c.w.is_gated ? 2 * block : block) * bytes;
+  const bool is_widened = c.w.format >= INT8 && !c.w.has_byte_activations;
+  const bool is_pair = is_widened && count == 1 && (c.w.is_gated || block + 1 < end);
+  if (is_pair) {
+    widened_tile<1, 2>(c.w, data, c.floats + first * c.stride, c.stride, scratch.sums[0], STRIP * BLOCK);
   } else {
-    sum_block(c, c.w.data + block * bytes, first, count, scratch, scratch.sums[0]);
+    sum_block(c, data, first, count, scratch, scratch.sums[0]);
+    if (c.w.is_gated) sum_block(c, data + bytes, first, count, scratch, scratch.sums[1]);
   }
-  if (c.is_out_bf16) write_out<Bf16>(c, block, first, count, scratch);
-  else write_out<float>(c, block, first, count, scratch);
+  const int64_t done = is_pair && !c.w.is_gated ? 2 : 1;
+  for (int64_t i = 0; i < done; i++) {
+    if (c.is_out_bf16) write_out<Bf16>(c, block + i, first, count, scratch.sums[i]);
+    else write_out<float>(c, block + i, first, count, scratch.sums[i]);
+  }
+  return done;
 }
 
 // Round one token to bytes. NaN and infinities make the scale NaN, and so all that comes of the token.
@@ -224,6 +240,6 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
     alignas(64) static thread_local Scratch scratch;
     const int64_t first = piece / across * STRIP, begin = piece % across * together;
     const int64_t end = smaller(begin + together, blocks), count = smaller(STRIP, num_tokens - first);
-    for (int64_t block = begin; block < end; block++) run_block(c, block, first, count, scratch);
+    for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, first, count, scratch);
   });
 }

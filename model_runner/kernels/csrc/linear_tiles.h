@@ -7,7 +7,6 @@
 // Tokens of a tile: as many as leave registers for a block's weights.
 constexpr int TILE = REGISTERS == 16 ? 6 : 8;
 constexpr int BYTE_TILE = REGISTERS == 16 ? 4 : 8;
-constexpr int SLICE = 256;          // columns that are expanded to float32 at a time: such a panel fits the first cache
 constexpr int64_t AHEAD = 4096;     // bytes between what is read and what is asked of memory
 
 AXIL_INLINE void ask_for(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
@@ -169,57 +168,5 @@ AXIL_INLINE void nibble_tile(const Weight& w, const uint8_t* block, const ByteTo
         store(to, fma(least, all(factor * static_cast<float>(x.sums[at])), so_far));
       }
     }
-  }
-}
-
-// Quantised weights of `count` columns from `first` on, both multiples of 32, as float32 [k][n]: exactly what is stored.
-AXIL_INLINE void expand(const Weight& w, const uint8_t* block, int64_t first, int64_t count, float* panel) {
-  const int64_t bytes = group_bytes(w);
-  for (int64_t k = 0; k < count;) {
-    const int64_t column = (first + k) % w.group;
-    const uint8_t* group = block + (first + k) / w.group * bytes;
-    if (w.format == INT8) {
-      const int64_t end = count - k < w.group - column ? count - k : w.group - column;
-      const uint8_t* scales = group + BLOCK * static_cast<int64_t>(w.group);
-      for (int64_t i = 0; i < end; i += 4) {
-        const uint8_t* from = group + (column + i) / 4 * BLOCK * 4;
-        for (int line = 0; line < BLOCK * 4; line += 64) ask_for(from + AHEAD + line);
-#pragma GCC unroll 3
-        for (int v = 0; v < VECTORS; v++) {
-          const Floats scale = load_halves(scales + v * LANES * 2);
-          const Ints quad = load_ints(from + v * LANES * 4);
-          float* to = panel + (k + i) * BLOCK + v * LANES;
-          const Ints low = all_ints(255), zero = all_ints(128);
-          store(to, mul(scale, to_floats(sub_ints(and_bits(quad, low), zero))));
-          store(to + BLOCK, mul(scale, to_floats(sub_ints(and_bits(shift_right<8>(quad), low), zero))));
-          store(to + 2 * BLOCK, mul(scale, to_floats(sub_ints(and_bits(shift_right<16>(quad), low), zero))));
-          store(to + 3 * BLOCK, mul(scale, to_floats(sub_ints(shift_right<24>(quad), zero))));
-        }
-      }
-      k += end;
-      continue;
-    }
-    const uint8_t* scales = group + BLOCK * GROUP / 2;
-    for (int64_t line = 0; line < bytes; line += 64) ask_for(group + AHEAD + line);
-#pragma GCC unroll 3
-    for (int v = 0; v < VECTORS; v++) {
-      const Floats scale = load_halves(scales + v * LANES * 2);
-      const Floats least = load_halves(scales + (BLOCK + v * LANES) * 2);
-      for (int i = 0; i < GROUP / 2; i += 4) {
-        const Ints both = load_ints(group + (i / 4 * BLOCK + v * LANES) * 4);
-        float* to = panel + (k + i) * BLOCK + v * LANES;
-        const Ints low = all_ints(15);
-        const auto put_column = [&](int at, Ints q) { store(to + at * BLOCK, fma(to_floats(q), scale, least)); };
-        put_column(0, and_bits(both, low));
-        put_column(16, and_bits(shift_right<4>(both), low));
-        put_column(1, and_bits(shift_right<8>(both), low));
-        put_column(17, and_bits(shift_right<12>(both), low));
-        put_column(2, and_bits(shift_right<16>(both), low));
-        put_column(18, and_bits(shift_right<20>(both), low));
-        put_column(3, and_bits(shift_right<24>(both), low));
-        put_column(19, shift_right<28>(both));
-      }
-    }
-    k += GROUP;
   }
 }

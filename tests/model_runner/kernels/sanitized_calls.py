@@ -161,7 +161,7 @@ for num_threads in (1, 3):
         attend([(520, 1)], 4, 4, 80, 0, is_bf16)
     for size in (1, 7, 16, 33):
         between(3, size)
-    for tokens in (1, 5, 13):
+    for tokens in (1, 3, 5, 13):
         for outputs, columns in ((1, 32), (49, 64), (130, 96)):
             for format_number in range(4):
                 multiply(tokens, outputs, columns, format_number)

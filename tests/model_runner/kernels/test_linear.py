@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.kernels.library import Library
@@ -18,7 +19,7 @@ KINDS = {
     "4 bits": Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
 }
 SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
-NUM_TOKENS = [1, 2, 5, 6, 7, 13, 97, 195]
+NUM_TOKENS = [1, 2, 3, 4, 5, 6, 7, 13, 97, 195]
 
 
 @pytest.fixture(params=[1, 3])
@@ -64,6 +65,23 @@ def test_products_are_those_of_the_stored_weights_and_the_same_alone_and_in_a_ba
     assert torch.allclose(alone, expected, atol=tolerance, rtol=1e-4)
     for num_tokens in NUM_TOKENS:
         assert torch.equal(weight(all_x[:num_tokens]), alone[:num_tokens]), num_tokens
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("num_outputs", [1, 49])
+def test_a_gate_opens_what_stands_beside_it_the_same_alone_and_in_a_batch(
+    kernels: LinearKernels, kind: Kind, num_outputs: int
+) -> None:
+    weight = kernels.make(num_outputs, 64, kind, is_gated=True)
+    plain = [kernels.make(num_outputs, 64, kind) for _ in range(2)]
+    for half, one in enumerate(plain):
+        weight.write(0, _random(num_outputs, 64, seed=half), half=half)
+        one.write(0, _random(num_outputs, 64, seed=half))
+    x = _random(7, 64, seed=3)
+    gate, up = (one(x) for one in plain)
+    assert torch.allclose(weight(x), F.silu(gate) * up, atol=1e-4, rtol=1e-5)
+    for num_tokens in (1, 2, 3, 4):
+        assert torch.equal(weight(x[:num_tokens]), weight(x)[:num_tokens]), num_tokens
 
 
 @pytest.mark.parametrize("num_columns", [1, 7, 10, 31, 257, 600])
