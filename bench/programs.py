@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     shapes = _shapes(args)
     with chosen(args) as url:
-        model = asyncio.run(_model(url, args.model))
+        model = asyncio.run(served_model(url, args.model))
         figures: dict[str, float] = {}
         for name in args.only:
             runs: dict[str, list[Run]] = {way: [] for way in WAYS}
@@ -108,7 +108,8 @@ def _shapes(args: argparse.Namespace) -> dict[str, Shape]:
     return all_shapes(Sources(draw=draw, questions=questions, runs=agent_runs), runs=args.runs)
 
 
-async def _model(url: str, model: str | None) -> str:
+async def served_model(url: str, model: str | None) -> str:
+    """The name of the model to ask for: the server's first, where none is given."""
     async with connected(url, model) as client:
         return client.model
 

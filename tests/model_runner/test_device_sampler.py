@@ -113,7 +113,7 @@ def test_rows_that_need_the_host_share_a_step_with_rows_that_do_not() -> None:
     ]
     chosen = []
     for sampler in (None, DeviceSampler(CPU, sorting_filters())):
-        chooser = Chooser(vocabulary=VOCABULARY, tokenizer=None, device_sampler=sampler)
+        chooser = Chooser(vocabulary=VOCABULARY, tokenizer=None, device_sampler=sampler, kernels=None)
         for row, one in enumerate(params):
             chooser.admit(Admission(row=row, request_id="", sampling=one, num_cached_tokens=0, page_ids=b""))
         chosen.append(chooser.choose(logits, range(len(params)), params, positions))

@@ -197,11 +197,12 @@ async def test_a_refusal_of_the_scheduler_has_its_status(server: Server, client:
 
 
 async def test_an_error_in_a_stream_is_an_event(server: Server) -> None:
-    server.scheduler.script = lambda _: Script(text_ids("Hel"), reason="broken")
+    server.scheduler.script = lambda _: Script(text_ids("Hel"), reason="broken", is_held=True)
     async with (
         aiohttp.ClientSession(server.url) as http,
         http.post("/v1/messages", json={**WISH, "stream": True}) as response,
     ):
+        server.scheduler.release()  # once the stream has begun
         raw = (await response.read()).decode()
     *_, last, rest = raw.split("\n\n")
     assert rest == ""

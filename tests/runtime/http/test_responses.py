@@ -186,11 +186,12 @@ async def test_a_forced_call_is_forced_by_a_grammar(server: Server, client: open
 
 
 async def test_an_error_in_a_stream_is_a_failed_response(server: Server) -> None:
-    server.scheduler.script = lambda _: Script(text_ids("Hel"), reason="broken")
+    server.scheduler.script = lambda _: Script(text_ids("Hel"), reason="broken", is_held=True)
     async with (
         aiohttp.ClientSession(server.url) as http,
         http.post("/v1/responses", json={**WISH, "stream": True}) as response,
     ):
+        server.scheduler.release()  # once the stream has begun
         *_, last = (await response.read()).decode().strip().split("\n\n")
     event = json.loads(last.partition("\ndata: ")[2])
     assert (event["type"], event["response"]["status"]) == ("response.failed", "failed")
