@@ -188,7 +188,8 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         message = _message(json.loads(text)["error"])
     except (ValueError, LookupError, TypeError):
         message = text.strip()[:200]
-    raise ChatFailed(f"the server answered {response.status}: {message}")
+    remedy = " Here: --api-key KEY." if response.status == 401 else ""
+    raise ChatFailed(f"the server answered {response.status}: {message}{remedy}")
 
 
 def _message(error: object) -> str:

@@ -233,6 +233,7 @@ async def test_a_key_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
         status, _, errors = await piped_chat(server.url, "one")
         assert status == 1
         assert "axil: error: the server answered 401" in errors
+        assert errors.rstrip().endswith("Here: --api-key KEY.")
 
 
 @pytest.mark.parametrize(
