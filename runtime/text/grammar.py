@@ -158,7 +158,8 @@ class GrammarTrial:
         self._model = tokenizer
         self._tokenizer: LLTokenizer | None = None
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
-        self._num_open = 0
+        self._room = asyncio.Semaphore(2 * _NUM_THREADS)
+        self._open: dict[str, asyncio.Task[str]] = {}
         self._known: OrderedDict[str, str] = OrderedDict()
 
     async def tried(self, grammar: Grammar) -> Grammar:
@@ -173,7 +174,7 @@ class GrammarTrial:
                 f"{grammar.field} can't be used: this model has no end-of-sequence token.", field=grammar.field
             )
         if grammar.source not in self._known:
-            self._known[grammar.source] = await self._trial(self._prepared(), grammar)
+            self._known[grammar.source] = await asyncio.shield(self._begun(grammar.source))
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(grammar.source)
@@ -192,12 +193,27 @@ class GrammarTrial:
             self._tokenizer = LLTokenizer(self._model.to_json(), eos_token=list(self._model.eos_token_ids))
         return self._tokenizer
 
-    async def _trial(self, tokenizer: LLTokenizer, grammar: Grammar) -> str:
+    def _begun(self, source: str) -> asyncio.Task[str]:
+        """The trial of a grammar, which all requests that bring the same one at the same time share."""
+        trial = self._open.get(source)
+        if trial is None:
+            trial = self._open[source] = asyncio.create_task(self._trial(self._prepared(), source))
+            trial.add_done_callback(lambda ended: self._close(source, ended))
+        return trial
+
+    def _close(self, source: str, trial: asyncio.Task[str]) -> None:
+        del self._open[source]
+        if not trial.cancelled():
+            trial.exception()  # whoever waited for it may have gone
+
+    async def _trial(self, tokenizer: LLTokenizer, source: str) -> str:
         """What is wrong with a grammar; empty when nothing is."""
-        if self._num_open >= 2 * _NUM_THREADS:
-            raise Overloaded("other requests' grammars are being tried. Try again later.")
-        self._num_open += 1
-        work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, grammar.source)
+        try:
+            async with asyncio.timeout(TRIAL_S):
+                await self._room.acquire()
+        except TimeoutError:
+            raise Overloaded("other requests' grammars are being tried. Try again later.") from None
+        work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, source)
         work.add_done_callback(self._ended)
         try:
             return await asyncio.wait_for(asyncio.shield(work), TRIAL_S)
@@ -205,7 +221,7 @@ class GrammarTrial:
             return f"it took more than {TRIAL_S:g} s to try it"
 
     def _ended(self, work: asyncio.Future[str]) -> None:
-        self._num_open -= 1
+        self._room.release()
         if not work.cancelled():
             work.exception()
 

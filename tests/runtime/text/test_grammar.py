@@ -104,6 +104,21 @@ async def test_a_schema_nested_too_deeply_is_refused(trial: GrammarTrial) -> Non
         await trial.tried(json_grammar(schema, field="f"))
 
 
+async def test_many_requests_at_once_wait_for_their_trials_and_the_same_grammar_is_tried_once(
+    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def note(_: object, source: str) -> str:
+        tried.append(source)
+        return ""
+
+    monkeypatch.setattr(grammar, "_try", note)
+    wanted = [regex_grammar(f"a{i % 12}", field="f") for i in range(60)]
+    await asyncio.gather(*map(trial.tried, wanted))
+    assert sorted(tried) == sorted({each.source for each in wanted})
+
+
 async def test_a_trial_that_takes_too_long_is_refused_and_others_are_told_to_come_back(
     trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
