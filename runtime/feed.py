@@ -67,9 +67,7 @@ class Feed:
                 if delta is None:
                     continue
                 self._take(i, delta)
-            except (
-                BaseException
-            ) as error:  # a panic in a Rust library is no Exception, and this is no task of the answer's
+            except BaseException as error:  # whoever awaits `run` is told, also of a panic in a Rust library
                 stopped.set_exception(error)
                 return
             if delta.end is not None:

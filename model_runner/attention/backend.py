@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model_runner.batch import BatchPlan
-from model_runner.kv_pool import KVPool
+from model_runner.kv_pool import KVPool, make_kv_pool
 
 Handle = TypeVar("Handle")
 
@@ -83,3 +83,16 @@ class GraphBackend(AttentionBackend[Handle], Protocol[Handle]):
 
     def begin_replay(self, handle: Handle, batch: BatchPlan) -> None:
         """Plan the handle for other decode rows, as many as it was made for."""
+
+
+def make_slot_pool(spec: AttentionSpec, num_pages: int, device: torch.device) -> KVPool:
+    """A pool in the layout that is addressed by slots, for a model's attention."""
+    return make_kv_pool(
+        num_pages=num_pages,
+        page_tokens=spec.page_tokens,
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        dtype=spec.dtype,
+        device=device,
+    )

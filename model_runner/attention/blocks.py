@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_runner.batch import BatchPlan
-from model_runner.kv_pool import KVPool, make_kv_pool
+from model_runner.kv_pool import KVPool
 
-from .backend import AttentionSpec
+from .backend import AttentionSpec, make_slot_pool
 
 _BLOCK_TOKENS = 256
 _WIDTH_TOKENS = 64
@@ -51,15 +51,7 @@ class Blocks:
 
     def make_pool(self, num_pages: int) -> KVPool:
         """Allocate the pool."""
-        spec = self.spec
-        self._pool = make_kv_pool(
-            num_pages=num_pages,
-            page_tokens=spec.page_tokens,
-            num_layers=spec.num_layers,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            dtype=spec.dtype,
-        )
+        self._pool = make_slot_pool(self.spec, num_pages, torch.device("cpu"))
         return self._pool
 
     def count(self, kv_lens: NDArray[np.int32]) -> NDArray[np.int32]:

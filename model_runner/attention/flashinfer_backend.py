@@ -17,10 +17,10 @@ from torch import Tensor
 
 from model_runner.batch import BatchPlan
 from model_runner.device import num_multiprocessors
-from model_runner.kv_pool import KVPool, make_kv_pool
+from model_runner.kv_pool import KVPool
 from model_runner.staging import Staging
 
-from .backend import AttentionSpec, Capabilities
+from .backend import AttentionSpec, Capabilities, make_slot_pool
 from .flashinfer_wrappers import Decode, Extend, GraphMemory, Lengths, Rows, workspace_bytes
 
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
@@ -63,16 +63,7 @@ class FlashInferAttention:
 
     def make_kv_pool(self, num_pages: int) -> KVPool:
         """Allocate the pool; its K and V are views of equal strides, as the kernels ask."""
-        spec = self._spec
-        self._pool = make_kv_pool(
-            num_pages=num_pages,
-            page_tokens=spec.page_tokens,
-            num_layers=spec.num_layers,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            dtype=spec.dtype,
-            device=self._device,
-        )
+        self._pool = make_slot_pool(self._spec, num_pages, self._device)
         self._caches = tuple((pages[:, :, 0], pages[:, :, 1]) for pages in self._pool.layers)
         return self._pool
 

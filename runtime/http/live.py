@@ -64,7 +64,7 @@ async def stream(
             feed.pause()
 
     feed = Feed(generations, take)
-    while not early:
+    while not early and not feed.is_over:
         await feed.run()
     response = web.StreamResponse(headers=HEADERS | {"X-Request-Id": request_id})
     await response.prepare(request)

@@ -136,3 +136,18 @@ def object_rules(tools: Sequence[Tool], arguments_name: str) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+class ObjectForm:
+    """What the formats have in common whose calls are one JSON object each."""
+
+    quotes = '"'
+    id_characters: int | None = None
+
+    def body_at(self, text: str) -> int | None:
+        """The object."""
+        return plain_body_at(text, "{")
+
+    def calls(self, text: str) -> list[Call]:
+        """One call."""
+        return [json_call(parsed_json(text))]
