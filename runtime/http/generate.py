@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TypeVar
 
 from aiohttp import web
 from msgspec.structs import replace
 
-from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
+from runtime.generation import Prompt
 from runtime.generator import check_num_answers, check_num_prompts
 from runtime.merged import merged
-from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import RANGES, SamplingParams
 
 from .cache_hints import HINT_FIELDS, read_cache_priority, read_cache_ttl_s
 from .errors import json_response, spelled
-from .events import event
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
+from .generate_answers import Answer, AnswerEvents, AnswerForm
 from .live import stream
 from .route import Route
 from .sampling import (
@@ -99,102 +97,6 @@ GENERATE_BODY = record(
 """What `/generate` takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What the answer is to contain, for the whole batch."""
-
-    with_text_in_logprobs: bool
-    with_prompt_ids: bool
-    is_batch: bool
-    is_incremental: bool
-    session_id: str | None
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One generation's answer so far, or, of an incremental stream, what is new since the last frame."""
-
-    generation: Generation
-    wish: _Wish
-    tokenizer: Tokenizer
-    interval_tokens: int = 1
-    num_told: int = 0
-    text: str = ""
-    end: End | None = None
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-
-    def add(self, delta: Delta) -> None:
-        self.text += delta.text
-        self.end = delta.end
-        self.logprobs += delta.logprobs
-        self.prompt_logprobs += delta.prompt_logprobs
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a frame is to be sent: the first, the last, and one for every interval of tokens."""
-        num_new = len(self.generation.output_ids) - self.num_told
-        return self.end is not None or not self.num_told or num_new >= self.interval_tokens
-
-    def told(self) -> dict[str, object]:
-        """The body of a stream's next frame; of an incremental one what is in it is gone afterwards."""
-        body = self.body()
-        num_told, self.num_told = self.num_told, len(self.generation.output_ids)
-        if self.wish.is_incremental:
-            body["output_ids"] = self.generation.output_ids[num_told:]
-            self.text = ""
-            self.logprobs, self.prompt_logprobs = [], []
-        return body
-
-    def body(self) -> dict[str, object]:
-        """The answer in SGLang's form."""
-        body: dict[str, object] = {
-            "text": self.text,
-            "output_ids": self.generation.output_ids,
-            "meta_info": self._meta_info(),
-        }
-        if self.wish.with_prompt_ids:
-            body["prompt_token_ids"] = list(self.generation.prompt.token_ids)
-        return body
-
-    def _meta_info(self) -> dict[str, object]:
-        generation = self.generation
-        num_tokens = len(generation.output_ids)
-        meta: dict[str, object] = {
-            "id": generation.prompt.request_id,
-            "finish_reason": None if self.end is None else _finish_reason(self.end, num_tokens),
-            "prompt_tokens": len(generation.prompt.token_ids),
-            "cached_tokens": generation.cached_tokens,
-            "completion_tokens": num_tokens,
-            "weight_version": "default",
-            "num_retractions": generation.num_retractions,
-        }
-        if self.end is not None:
-            meta["e2e_latency"] = generation.times.elapsed_s
-            if generation.reuse is not None:
-                meta["queue_time"] = generation.reuse.queue_s
-        if self.wish.session_id is not None:
-            meta["session_id"] = self.wish.session_id
-        sampling = generation.prompt.sampling
-        if sampling.num_top_logprobs is not None:
-            meta["output_token_logprobs_length"] = len(self.logprobs)
-            for kind, tokens in (("input", self.prompt_logprobs), ("output", self.logprobs)):
-                meta[f"{kind}_token_logprobs"] = [self._triple(token.logprob, token.token_id) for token in tokens]
-                if sampling.num_top_logprobs > 0:
-                    meta[f"{kind}_top_logprobs"] = [self._triples(token, token.top) for token in tokens]
-                if sampling.logprob_ids:
-                    meta[f"{kind}_token_ids_logprobs"] = [self._triples(token, token.chosen) for token in tokens]
-        return meta
-
-    def _triples(self, token: TokenLogprob, pairs: list[tuple[int, float]]) -> list[list[object]] | None:
-        if token.logprob is None:
-            return None
-        return [self._triple(logprob, token_id) for token_id, logprob in pairs]
-
-    def _triple(self, logprob: float | None, token_id: int) -> list[object]:
-        return [logprob, token_id, self.tokenizer.token_text(token_id) if self.wish.with_text_in_logprobs else None]
-
-
 async def generate(request: web.Request) -> web.StreamResponse:
     """Answer one prompt or a list of them; several answers to one prompt stand side by side."""
     front = request.app[FRONT]
@@ -203,7 +105,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     token_ids, is_batch = await _read_prompts(front, fields)
     prompts, intervals = _read_items(front, fields, token_ids, is_batch=is_batch)
     is_batch = is_batch or len(prompts) > 1
-    wish = _Wish(
+    wish = AnswerForm(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
         with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
         is_batch=is_batch,
@@ -216,37 +118,16 @@ async def generate(request: web.Request) -> web.StreamResponse:
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:
             answers = [
-                _Answer(generation, wish, front.generator.tokenizer, interval_tokens=interval)
+                Answer(generation, wish, front.generator.tokenizer, interval_tokens=interval)
                 for generation, interval in zip(generations, intervals, strict=True)
             ]
             if is_stream:
-                events = _Events(answers, wish)
+                events = AnswerEvents(answers, wish)
                 return await stream(request, generations, events, request_id=prompts[0].request_id)
             async for i, delta in merged(generations):
                 answers[i].add(delta)
     bodies = [answer.body() for answer in answers]
     return json_response(bodies if is_batch else bodies[0], headers={"X-Request-Id": prompts[0].request_id})
-
-
-class _Events:
-    """The frames of a stream."""
-
-    def __init__(self, answers: Sequence[_Answer], wish: _Wish) -> None:
-        self._answers = answers
-        self._wish = wish
-
-    def of(self, i: int, delta: Delta) -> Sequence[bytes]:
-        """The frame of a delta, unless it is not due yet."""
-        answer = self._answers[i]
-        answer.add(delta)
-        if not answer.is_due:
-            return ()
-        body = answer.told()
-        return (event({"index": i, **body} if self._wish.is_batch else body),)
-
-    def last(self) -> Sequence[bytes]:
-        """Nothing: each answer's last frame has its figures."""
-        return ()
 
 
 async def _read_prompts(front: Front, fields: Fields) -> tuple[list[list[int]], bool]:
@@ -377,16 +258,6 @@ def _read_rids(fields: Fields, num_items: int, *, is_batch: bool) -> list[str]:
         return [uuid.uuid4().hex for _ in range(num_items)]
     checked_rid(rid)
     return [f"{rid}_{i}" for i in range(num_items)] if is_batch else [rid]
-
-
-def _finish_reason(end: End, num_tokens: int) -> dict[str, object]:
-    match end.reason:
-        case "stop":
-            return {"type": "stop", "matched": end.matched}
-        case "length":
-            return {"type": "length", "length": num_tokens}
-        case "cancelled":
-            return {"type": "abort", "message": end.message or "the request was aborted"}
 
 
 _EXAMPLES: tuple[dict[str, object], ...] = (
