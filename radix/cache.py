@@ -18,6 +18,7 @@ from .lease import NO_HINTS, Hints, Lease
 from .native.build import load_library
 from .native.core import NativeCore, formula_of
 from .node import Namespace, token_bytes
+from .observer import Observer
 from .pages import QUARANTINED, TREE, OutOfPages, PageId, Pages, pages_of
 from .pure import PureCore
 from .waiters import Waiters
@@ -60,6 +61,7 @@ class PrefixCache:
         self.low_water_pages = num_pages // LOW_WATER_DIVISOR
         self.core = _core(num_pages, page_tokens, policy or Lru(num_pages), is_compiled=is_compiled)
         self.leases: set[Lease] = set()
+        self._observer: Observer | None = None
         self._audited_pages = 0
 
     @property
@@ -113,6 +115,12 @@ class PrefixCache:
     def match_pages(self, namespace: Namespace, token_ids: np.ndarray) -> int:
         """Count the tokens in whole cached pages at the start of `token_ids`. Read-only."""
         return self.core.find(namespace, token_bytes(token_ids))[0]
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of every whole page that comes and goes, from now on; there is one at most."""
+        assert self._observer is None
+        self._observer = observer
+        self.core.observe(observer)
 
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, on any clock that doesn't go back: wishes to keep pages run out by it."""
@@ -177,6 +185,11 @@ class PrefixCache:
         if lease.is_released:
             return
         self.core.release(lease, self._new_tokens(lease, token_ids))
+        if self._observer is not None and lease.depth:
+            path = lease.page_ids[: lease.depth // self.page_tokens]
+            if lease.place.page is not None:
+                path[-1] = lease.place.page  # the tree's, where the lease has computed an equal one
+            self._observer.used(path)
         lease.is_released = True
         self.leases.remove(lease)
 
@@ -194,7 +207,10 @@ class PrefixCache:
 
     def flush(self) -> int:
         """Forget everything cached; returns how many pages came free. Leased ones follow with their last lease."""
-        return self.core.flush()
+        freed = self.core.flush()
+        if self._observer is not None:
+            self._observer.cleared()
+        return freed
 
     def check(self) -> None:
         """Restate every invariant, for tests. O(everything).

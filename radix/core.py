@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .lease import Hints, Lease
 from .node import Namespace
+from .observer import Observer
 from .pages import Owner, PageId, Pages
 from .picture import Picture
 from .waiters import Cached, Waiters
@@ -79,6 +80,9 @@ class Core(Cached, Protocol):
     @property
     def generation(self) -> int:
         """The number of flushes: what was leased before the last one enters no more."""
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of whole pages that enter and leave; of a flush and of use the caller tells."""
 
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""

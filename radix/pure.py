@@ -11,6 +11,7 @@ from .edges import Fork, Position
 from .eviction.policy import Policy
 from .lease import NO_HINTS, ROOT, Hints, Lease, Place
 from .node import TOKEN_BYTES, Namespace, Node
+from .observer import Observer
 from .pages import REQUEST, OutOfPages, PageId, PagePool, Pages, pages_of
 from .picture import Picture
 from .tree import RadixTree
@@ -45,6 +46,10 @@ class PureCore:
     def generation(self) -> int:
         """The number of flushes."""
         return self.tree.generation
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of whole pages that enter and leave."""
+        self.tree.observer = observer
 
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""
@@ -193,7 +198,21 @@ class PureCore:
         )
         lease.place = self.tree.edges.place_of(end)
         lease.duplicates = lease.duplicates + duplicates
+        if self.tree.observer is not None:
+            self._tell_stored(self.tree.observer, lease, rest, first=first, num_found=len(duplicates), end=end)
         return old
+
+    def _tell_stored(
+        self, observer: Observer, lease: Lease, rest: bytes, *, first: int, num_found: int, end: Position
+    ) -> None:
+        """Tell of the pages behind the `num_found` that the tree had already, up to `end`."""
+        stop = end.depth // self.page_tokens
+        entered = first + num_found
+        if entered == stop:
+            return
+        path = self.tree.edges.pages_to(end)
+        tokens = rest[num_found * self.tree.edges.page_bytes : (stop - first) * self.tree.edges.page_bytes]
+        observer.stored(lease.namespace, path[entered - 1] if entered else None, path[entered:], tokens)
 
     def _is_stale(self, lease: Lease) -> bool:
         """Tell whether the tree has forgotten the path that the lease holds: nothing more enters it."""

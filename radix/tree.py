@@ -12,6 +12,7 @@ from .eviction.policy import Policy
 from .eviction.queue import EvictionQueue
 from .lease import Place
 from .node import TOKEN_BYTES, Node, common_run
+from .observer import Observer
 from .pages import TREE, PageId, PagePool, Pages, pages_of
 from .pins import Pins
 from .waiters import Waiters
@@ -38,6 +39,7 @@ class RadixTree:
         self.queue = EvictionQueue(policy)
         self.pins = Pins(page_tokens=page_tokens, pool=pool, queue=self.queue, home=self.edges.home)
         self.waiters = Waiters(self.edges, page_tokens=page_tokens)
+        self.observer: Observer | None = None
 
     # --- growing
 
@@ -244,5 +246,7 @@ class RadixTree:
         self.pool.free(pages, TREE)
 
     def _tell_lost(self, pages: Pages, above: Node) -> None:
+        if self.observer is not None:
+            self.observer.removed(pages)
         if self.waiters.halts:
             self.waiters.lost(pages, self.edges.place_of(Position(above, above.end)))

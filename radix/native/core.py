@@ -23,6 +23,7 @@ from radix.eviction.policy import Policy
 from radix.eviction.scan_resistant import ScanResistant
 from radix.lease import NO_HINTS, ROOT, Hints, Lease, Place
 from radix.node import TOKEN_BYTES, Namespace
+from radix.observer import Observer
 from radix.pages import OutOfPages, Owner, PageId, Pages
 from radix.picture import Picture
 from radix.waiters import Waiters
@@ -44,7 +45,7 @@ _GROWN_OFFSET: Final = int(Figure.GROWN_OFFSET)
 _ROOT: Final = int(Figure.ROOT)
 _WATCHED: Final = int(Figure.WATCHED)
 
-_LOST, _DROPPED, _CONTRADICTION = range(3)
+_LOST, _DROPPED, _CONTRADICTION, _REMOVED = range(4)
 _NONE = -1
 
 _HELD = struct.Struct("@14qd")
@@ -72,6 +73,7 @@ class NativeCore:
         self.ledger = SharedLedger(num_pages, self)
         self.waiters = Waiters(self, page_tokens=page_tokens)
         self._halts = self.waiters.halts
+        self._observer: Observer | None = None
         self._library = library
         self._roots: dict[Namespace, int] = {}
         self._namespaces: dict[int, Namespace] = {}
@@ -120,6 +122,11 @@ class NativeCore:
     def generation(self) -> int:
         """The number of flushes."""
         return self._figures[_GENERATION]
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of whole pages that enter and leave."""
+        self._observer = observer
+        self._library.radix_observe(self._tree)
 
     def tell_time(self, now_s: float) -> None:
         """Say what time it is, for wishes to keep pages."""
@@ -286,7 +293,7 @@ class NativeCore:
     def _moved(self, lease: Lease, rest: bytes) -> None:
         """Take over what entering pages has changed, and tell of it."""
         figures = self._figures
-        depth = figures[_DEPTH]
+        before, depth = lease.place.depth, figures[_DEPTH]
         lease.place = Place(figures[_PLACE], depth) if depth else ROOT
         if figures[_TOLD]:
             self._hear()
@@ -295,10 +302,18 @@ class NativeCore:
             self._roots[lease.namespace] = root
             self._namespaces[root] = lease.namespace
         offset = figures[_GROWN_OFFSET]
-        if offset >= 0 and self.waiters.roots:
-            above = figures[Figure.GROWN_PAGE]
+        if offset < 0:
+            return
+        page = figures[Figure.GROWN_PAGE]
+        above = None if page < 0 else page
+        if self.waiters.roots:
             first_page = rest[offset * TOKEN_BYTES : (offset + self.page_tokens) * TOKEN_BYTES]
-            self.waiters.grown(lease.namespace, None if above < 0 else above, first_page)
+            self.waiters.grown(lease.namespace, above, first_page)
+        if self._observer is not None:
+            # What entered is the end of the path: the lease's own pages.
+            pages = lease.page_ids[(before + offset) // self.page_tokens : depth // self.page_tokens]
+            tokens = rest[offset * TOKEN_BYTES : (depth - before) * TOKEN_BYTES]
+            self._observer.stored(lease.namespace, above, pages, tokens)
 
     def _hear(self) -> None:
         """Ask what is to be told after an operation, and pass it on."""
@@ -312,6 +327,9 @@ class NativeCore:
             if kind == _LOST:
                 above, depth, *pages = about
                 self.waiters.lost(array("i", pages), Place(above, depth) if depth else ROOT)
+            elif kind == _REMOVED:
+                if self._observer is not None:
+                    self._observer.removed(array("i", about))
             elif kind == _DROPPED:
                 if (namespace := self._namespaces.pop(about[0], None)) is not None:
                     del self._roots[namespace]

@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
     ),
     "delete": (None, (_TREE,)),
     "num_bytes": (c_int64, (_TREE,)),
+    "observe": (None, (_TREE,)),
     "tell_time": (None, (_TREE, c_double)),
     "find": (None, (_TREE, c_int32, *_TOKENS)),
     "lease": (None, (_TREE, c_int32, *_TOKENS)),

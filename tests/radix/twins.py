@@ -12,6 +12,7 @@ from radix.core import Core, Ledger, Times
 from radix.lease import Hints, Lease, Place
 from radix.native.core import NativeCore
 from radix.node import Namespace, Node
+from radix.observer import Observer
 from radix.pages import NO_PAGES, Owner, PageId, Pages
 from radix.picture import Picture
 from radix.waiters import Waiters
@@ -68,6 +69,9 @@ class Twins:
     @property
     def generation(self) -> int:
         return self._both(lambda core: core.generation)
+
+    def observe(self, observer: Observer) -> None:
+        self.one.observe(observer)
 
     def tell_time(self, now_s: float) -> None:
         self._both(lambda core: core.tell_time(now_s))

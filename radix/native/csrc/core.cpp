@@ -18,7 +18,7 @@ enum Figure {
 };
 
 // As `_LOST` and its neighbours in ../core.py.
-enum Told : int64_t { kLost, kDropped, kContradiction };
+enum Told : int64_t { kLost, kDropped, kContradiction, kRemoved };
 
 struct Core {
   Core(int32_t num_pages, int32_t page_tokens, int32_t fork_look, uint64_t seed, Policy policy, uint8_t* owners,
@@ -37,7 +37,7 @@ struct Core {
     figures[kGeneration] = tree.generation;
     figures[kGrownPage] = tree.grown_page;
     figures[kGrownOffset] = tree.grown_offset;
-    figures[kTold] = tree.losses.size() + tree.dropped_roots.size() + pool.contradictions.size();
+    figures[kTold] = tree.losses.size() + tree.dropped_roots.size() + pool.contradictions.size() + tree.removed.size();
   }
 
   int64_t evict(int64_t num_pages) {
@@ -133,6 +133,9 @@ API Core* radix_new(int32_t num_pages, int32_t page_tokens, int32_t fork_look, u
 API void radix_delete(Core* core) { delete core; }
 
 API int64_t radix_num_bytes(const Core* core) { return core->tree.num_bytes(); }
+
+// From now on pages that leave are told of.
+API void radix_observe(Core* core) { core->tree.is_observed = true; }
 
 API void radix_tell_time(Core* core, double now_s) { core->tree.queue.now_s = now_s; }
 
@@ -290,10 +293,15 @@ API const int64_t* radix_told(Core* core, int64_t* count) {
     told.insert(told.end(), {kLost, static_cast<int64_t>(loss.pages.size()) + 2, loss.above, loss.depth});
     told.insert(told.end(), loss.pages.begin(), loss.pages.end());
   }
+  if (const Pages& removed = core->tree.removed; !removed.empty()) {
+    told.insert(told.end(), {kRemoved, static_cast<int64_t>(removed.size())});
+    told.insert(told.end(), removed.begin(), removed.end());
+  }
   for (const int32_t root_id : core->tree.dropped_roots) told.insert(told.end(), {kDropped, 1, root_id});
   for (const Contradiction& each : core->pool.contradictions)
     told.insert(told.end(), {kContradiction, 4, each.page, each.owner, each.event, each.expected});
   core->tree.losses.clear();
+  core->tree.removed.clear();
   core->tree.dropped_roots.clear();
   core->pool.contradictions.clear();
   core->figures[kTold] = 0;

@@ -489,6 +489,7 @@ void Tree::drop_root_if_empty(Node* node) {
 }
 
 void Tree::tell_lost(const int32_t* pages, int64_t count, const Node* above) {
+  if (is_observed) removed.insert(removed.end(), pages, pages + count);
   if (is_watched) losses.push_back({page_of({const_cast<Node*>(above), above->end()}), above->end(), Pages(pages, pages + count)});
 }
 

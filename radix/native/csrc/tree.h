@@ -77,6 +77,8 @@ class Tree {
   int64_t generation = 0;
   bool is_watched = false;
   std::vector<Loss> losses;
+  bool is_observed = false;
+  Pages removed;  // the same pages, for the observer
   std::vector<int32_t> dropped_roots;
   // Where pages entered last: behind which page, and at which token of what was inserted; -1 when none did.
   int32_t grown_page = -1;

@@ -1,0 +1,33 @@
+"""What the prefix cache tells to whoever wants to know which pages it holds: the seam. Knows no hashes and no clock."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .node import Namespace
+from .pages import PageId, Pages
+
+
+class Observer(Protocol):
+    """Hears of every change to the set of whole cached pages, during the operation that makes it.
+
+    It must not call the cache. Pages are named by id; an id stands for the same page from `stored` to `removed`.
+    """
+
+    def stored(self, namespace: Namespace, parent_page: PageId | None, page_ids: Pages, token_ids: bytes) -> None:
+        """Take notice that whole pages have entered, one behind the other, the first behind `parent_page` or a root.
+
+        `token_ids` are theirs, little-endian int32.
+        """
+
+    def removed(self, page_ids: Pages) -> None:
+        """Take notice that pages have left: evicted, or set aside.
+
+        A partly filled page, which was never told as stored, may be among them.
+        """
+
+    def used(self, page_ids: Pages) -> None:
+        """Take notice that a request whose path this is has ended; nothing may have changed."""
+
+    def cleared(self) -> None:
+        """Take notice that everything is forgotten."""
