@@ -73,7 +73,7 @@ bench: setup-dev ## the load client against a server of the embedded model
 gpu-build: setup-dev ## compile FlashInfer's kernels for a GPU elsewhere into build/flashinfer (GPU_BUILD_FLAGS='…')
 	$(BIN)/python -m model_runner.flashinfer_build build/flashinfer $(GPU_BUILD_FLAGS)
 
-docs: setup-dev ## write docs/flags.md and docs/messages.md out of the code
+docs: setup-dev ## write flags.md, messages.md and metrics.md in docs/ out of the code
 	$(BIN)/python -m runtime.docs
 
 size: ## lines per file and per package

@@ -36,6 +36,11 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def device_name(device: torch.device) -> str:
+    """The name of the GPU, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory of the device that can still be taken."""
     if device.type == "cuda":

@@ -19,7 +19,7 @@ from .attention.backend import AttentionBackend, GraphBackend
 from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
-from .device import free_bytes, resolve_device
+from .device import device_name, free_bytes, resolve_device
 from .device_sampler import DeviceSampler, flashinfer_filters
 from .graphs import CudaCapture, DecodeGraphs
 from .host import usable_cores
@@ -115,6 +115,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             vocabulary=built.model.vocabulary,
             context_tokens=built.context_tokens,
             model_fingerprint=fingerprint(Path(launch.model_config), files, computed_in),
+            device=device_name(device),
         ),
         facts={
             "model_impl": built.code,

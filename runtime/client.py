@@ -37,6 +37,7 @@ from wire.messages import (
 
 from .open_request import OpenRequest
 from .peers import Peers
+from .recent import RecentHits
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class SchedulerClient:
         self._counted_at = 0.0
         self._counted_tokens = 0
         self._output_tokens_per_s = 0.0
+        self._recent_hits = RecentHits()
 
     @property
     def stats(self) -> Stats:
@@ -92,6 +94,16 @@ class SchedulerClient:
     def output_tokens_per_s(self) -> float:
         """Output tokens a second, over the last second or so."""
         return self._output_tokens_per_s
+
+    @property
+    def recent_hit_rate(self) -> float | None:
+        """Part of the prompt tokens that was cached, of requests scheduled in the last minute; None without any."""
+        return self._recent_hits.rate
+
+    @property
+    def stats_age_s(self) -> float:
+        """How long ago the scheduler's latest figures came; 0 before the first."""
+        return asyncio.get_running_loop().time() - self._stats_at if self._first_stats.is_set() else 0.0
 
     @property
     def num_open(self) -> int:
@@ -109,9 +121,8 @@ class SchedulerClient:
             return self._refusal().message
         if self._stats.stuck is not None:
             return self._stats.stuck
-        silence_s = asyncio.get_running_loop().time() - self._stats_at
-        if silence_s > STATS_MISSING_AFTER_S:
-            return f"the scheduler has sent no figures for {silence_s:.0f} s"
+        if self.stats_age_s > STATS_MISSING_AFTER_S:
+            return f"the scheduler has sent no figures for {self.stats_age_s:.0f} s"
         return None
 
     async def wait_until_ready(self) -> None:
@@ -275,6 +286,7 @@ class SchedulerClient:
     def _take_stats(self, stats: Stats) -> None:
         self._stats = stats
         self._stats_at = now = asyncio.get_running_loop().time()
+        self._recent_hits.take(stats, now_s=now)
         if now - self._counted_at >= _COUNTED_S:
             num_new = stats.output_tokens_total - self._counted_tokens if self._counted_at else 0
             self._output_tokens_per_s = num_new / (now - self._counted_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from wire.flags import flag
 
 MAX_TOKENIZER_WORKERS = 64
 _LONGEST_STALL_S = 86400
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#@*]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,12 @@ class HttpConfig:
             raise ValueError(
                 f"--tokenizer-workers must be in [1, {MAX_TOKENIZER_WORKERS}], got {self.tokenizer_workers}"
             )
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"--cors-origins must be * or origins such as https://chat.example.com or http://localhost:8080, "
+                    f"without a path; got {origin!r}"
+                )
         if self.max_body_bytes < 1:
             raise ValueError(f"--max-body-bytes must be at least 1, got {self.max_body_bytes}")
         if self.request_timeout is not None and not 0 < self.request_timeout < math.inf:
@@ -74,6 +82,11 @@ class HttpConfig:
             )
         if not 0 <= self.drain_seconds < math.inf:
             raise ValueError(f"--drain-seconds must be a number of seconds, 0 or more, got {self.drain_seconds}")
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The origins of --cors-origins."""
+        return frozenset((self.cors_origins or "").replace(",", " ").split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

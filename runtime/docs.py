@@ -1,4 +1,4 @@
-"""Writes `docs/flags.md` and `docs/messages.md` out of the code: `python -m runtime.docs`, or `make docs`."""
+"""Writes flags.md, messages.md and metrics.md in docs/ out of the code: `python -m runtime.docs`, or `make docs`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from wire import child, messages
 
 from .config import FLAG_GROUPS
+from .metrics import document as metrics
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _UNIONS: dict[str, tuple[Any, ...]] = {
@@ -27,7 +28,8 @@ _UNIONS: dict[str, tuple[Any, ...]] = {
 
 def documents() -> dict[Path, str]:
     """The generated documents: where each belongs, and what it has to say."""
-    return {_DOCS / "flags.md": "\n".join(_flags()), _DOCS / "messages.md": "\n".join(_messages())}
+    texts = {"flags.md": _flags(), "messages.md": _messages(), "metrics.md": metrics.document()}
+    return {_DOCS / name: "\n".join(lines) for name, lines in texts.items()}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ import uvloop
 import zmq
 
 from wire.errors import AxilError, Broken, Unavailable
+from wire.messages import Reuse
 from wire.sockets import Endpoints, connected
 
 from .client import SchedulerClient
@@ -157,13 +158,16 @@ class EngineLoop:
 class _Untimed:
     """An engine keeps no metrics; its caller can measure."""
 
-    def time_to_first_token_s(self, value: float) -> None:
+    def scheduled(self, reuse: Reuse) -> None:
+        pass
+
+    def time_to_first_token_s(self, value: float, reuse: Reuse | None) -> None:
         pass
 
     def inter_token_latency_s(self, value: float, num_tokens: int) -> None:
         pass
 
-    def request_latency_s(self, value: float) -> None:
+    def ended(self, latency_s: float, output_tokens: int) -> None:
         pass
 
 

@@ -171,7 +171,7 @@ class Generation:
         if self._is_plain and len(messages) == 1 and isinstance(token_id := messages[0], int):
             # Nearly every token of nearly every stream: nothing to look for, nothing else to tell.
             self.output_ids.append(token_id)
-            self.times.note_tokens(1)
+            self.times.note_tokens(1, self.reuse)
             text = "" if token_id in self._hidden_ids else self._push(token_id)
             return Delta(text, [token_id], [], [], None)
         pieces: list[str] = []
@@ -183,21 +183,21 @@ class Generation:
                 case int():
                     self._take_token(message, pieces)
                 case Tokens():
-                    self.reuse = self.reuse or message.reuse
+                    self._take_reuse(message.reuse)
                     prompt_logprobs += [
                         self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs
                     ]
                     self._take_tokens(message, pieces, logprobs)
                 case Done():
-                    self.reuse = self.reuse or message.reuse
+                    self._take_reuse(message.reuse)
                     self._take_done(message, pieces)
             if self._end is not None:
                 break
         token_ids = self.output_ids[num_before:]
         if token_ids:
-            self.times.note_tokens(len(token_ids))
+            self.times.note_tokens(len(token_ids), self.reuse)
         if self._end is not None:
-            self.times.note_end()
+            self.times.note_end(len(self.output_ids))
         return Delta(
             text="".join(pieces),
             token_ids=token_ids,
@@ -205,6 +205,11 @@ class Generation:
             prompt_logprobs=prompt_logprobs,
             end=self._end,
         )
+
+    def _take_reuse(self, reuse: Reuse | None) -> None:
+        if reuse is not None and self.reuse is None:
+            self.reuse = reuse
+            self.times.note_scheduled(reuse)
 
     def _first_prompt_logprob(self) -> list[TokenLogprob]:
         """The entry of the prompt's first token, once: nothing predicts it, so nobody sends it."""
@@ -273,20 +278,24 @@ class Times:
         self.ended_at: float | None = None
         self._last_at = self.arrived_at
 
-    def note_tokens(self, num_tokens: int) -> None:
+    def note_scheduled(self, reuse: Reuse) -> None:
+        """It is known what was cached of the prompt."""
+        self._metrics.scheduled(reuse)
+
+    def note_tokens(self, num_tokens: int, reuse: Reuse | None) -> None:
         """Tokens have come."""
         now = time.monotonic()
         if self.first_at is None:
             self.first_at = now
-            self._metrics.time_to_first_token_s(now - self.arrived_at)
+            self._metrics.time_to_first_token_s(now - self.arrived_at, reuse)
         else:
             self._metrics.inter_token_latency_s(now - self._last_at, num_tokens)
         self._last_at = now
 
-    def note_end(self) -> None:
+    def note_end(self, output_tokens: int) -> None:
         """The answer is complete."""
         self.ended_at = time.monotonic()
-        self._metrics.request_latency_s(self.ended_at - self.arrived_at)
+        self._metrics.ended(self.ended_at - self.arrived_at, output_tokens)
 
     @property
     def elapsed_s(self) -> float:

@@ -119,7 +119,15 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     tokenizer = Tokenizer.load(directory)
     source = load_template(directory, files.tokenizer_config, launch.config.chat_template)
     gate = Gate()
-    metrics = Metrics(lambda: client.stats, model_name=launch.model_name)
+    metrics = Metrics(
+        {
+            "http_open_requests": lambda: gate.num_inside,
+            "draining": gate.is_closed,
+            "unhealthy": lambda: client.why_unhealthy() is not None,
+            "stats_age_s": lambda: client.stats_age_s,
+            "output_tokens_per_s": lambda: client.output_tokens_per_s,
+        }
+    )
     generator = Generator(client, tokenizer, metrics, request_s=launch.config.request_timeout)
     generator.grammars.prepare()  # now, while nobody can be served yet
     answer_form = find_answer_form(
@@ -128,8 +136,6 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
     log.info(
         "answers tool_call_parser=%s reasoning_parser=%s", answer_form.call_form_name, answer_form.thought_tags_name
     )
-    metrics.add_gauge("http_open_requests", "Requests for generation under way.", lambda: gate.num_inside)
-    metrics.add_gauge("draining", "Tokenizers that take no new work, because of /drain or a stop.", gate.is_closed)
     front = Front(
         launch=launch,
         files=files,

@@ -178,7 +178,7 @@ class Loop:
 
     def _stats(self, now_s: float) -> messages.Stats:
         stuck = self.watchdog.stuck(self.state, now_s=now_s)
-        return make_stats(self.state, scheduler_busy_s=self.busy_s, stuck=stuck)
+        return make_stats(self.state, now_s=now_s, scheduler_busy_s=self.busy_s, stuck=stuck)
 
     def _report(self, now_s: float) -> None:
         self.next_stats_s = now_s + STATS_EVERY_S

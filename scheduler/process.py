@@ -55,6 +55,7 @@ def main() -> int:
             context_tokens=ready.context_tokens,
             vocabulary=ready.vocabulary,
             pool_tokens=ready.num_pages * ready.page_tokens,
+            device=ready.device,
         )
         state = make_state(launch.config, limits, page_tokens=ready.page_tokens)
         child.tell(children.Started(facts={"max_running": launch.config.max_running}))

@@ -25,6 +25,7 @@ class Limits:
     context_tokens: int
     vocabulary: int
     pool_tokens: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ from wire.messages import Stats
 from .state import State
 
 
-def make_stats(state: State, *, scheduler_busy_s: float, stuck: str | None) -> Stats:
+def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: str | None) -> Stats:
     """A snapshot of the state and all counters."""
     cache, limits = state.cache, state.limits
+    oldest = state.waiting.oldest()
     return Stats(
         model_fingerprint=limits.model_fingerprint,
+        device=limits.device,
         context_tokens=limits.context_tokens,
         vocabulary=limits.vocabulary,
         max_running=state.config.max_running,
@@ -27,6 +29,7 @@ def make_stats(state: State, *, scheduler_busy_s: float, stuck: str | None) -> S
         quarantined_pages=cache.quarantined_pages,
         evicted_pages_total=cache.evicted_pages_total,
         ledger_mismatches_total=cache.mismatches_total,
+        oldest_wait_s=0.0 if oldest is None else now_s - oldest.arrived_s,
         scheduler_busy_s_total=scheduler_busy_s,
         stuck=stuck,
         **asdict(state.counters),

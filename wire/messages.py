@@ -183,11 +183,13 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: its state and counters, sent every second and after `stats`; counters end in `_total`.
 
     `prompt_tokens_total` counts all prompt tokens at first scheduling, `cached_tokens_total` those of them that were
-    found cached then. `stuck` is None while all is well, else the sentence that says what hangs. Nothing is sent before
-    the runner is ready, so a tokenizer that has `Stats` may serve.
+    found cached then. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the request that came first
+    of those in the queue has been there. `stuck` is None while all is well, else the sentence that says what hangs.
+    Nothing is sent before the runner is ready, so a tokenizer that has `Stats` may serve.
     """
 
     model_fingerprint: str = ""
+    device: str = ""
     context_tokens: int = 0
     vocabulary: int = 0
     max_running: int = 0
@@ -218,6 +220,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     runner_idle_s_total: float = 0.0
     worst_displacement_tokens: int = 0
     worst_wait_s: float = 0.0
+    oldest_wait_s: float = 0.0
     stuck: str | None = None
 
 
@@ -333,13 +336,17 @@ ToRunner = StepPlan | Profile | Stop
 
 
 class Ready(Struct, frozen=True, kw_only=True, tag=True):
-    """runner -> scheduler: weights are loaded, the KV pool stands, plans may come."""
+    """runner -> scheduler: weights are loaded, the KV pool stands, plans may come.
+
+    `device` is "cpu" or the name of the GPU.
+    """
 
     num_pages: int
     page_tokens: int
     vocabulary: int
     context_tokens: int
     model_fingerprint: str
+    device: str = "cpu"
 
 
 class BrokenRow(Struct, frozen=True, kw_only=True):

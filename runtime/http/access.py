@@ -28,30 +28,38 @@ class Keys:
     api_key: str | None
     admin_api_key: str | None
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every key that opens something."""
+        return tuple(key for key in (self.api_key, self.admin_api_key) if key is not None)
+
     def wanted(self, access: Access) -> tuple[str, ...]:
         """The keys that open a route of this kind; none means that it is open."""
         if access == "open":
             return ()
-        given = tuple(key for key in (self.api_key, self.admin_api_key) if key is not None)
         if access == "admin":
-            return given[-1:]
-        return given if self.api_key is not None else ()
+            return self.all[-1:]
+        return self.all if self.api_key is not None else ()
 
 
-def guarded(handler: Handler, wanted: tuple[str, ...]) -> Handler:
-    """`handler` for those who bring one of the keys `wanted`."""
+def guarded(handler: Handler, keys: Keys, access: Access) -> Handler:
+    """`handler` for those who bring a key that opens a route of this kind."""
+    wanted = keys.wanted(access)
     if not wanted:
         return handler
 
     async def checked(request: web.Request) -> web.StreamResponse:
         given = _given_keys(request)
         # All comparisons are made, so that the time does not tell which of the keys came close.
-        matches = [hmac.compare_digest(one, _bytes(key)) for one in given for key in wanted]
-        if any(matches):
+        known = {key for key in keys.all for one in given if hmac.compare_digest(one, _bytes(key))}
+        if known.intersection(wanted):
             return await handler(request)
+        if known:
+            message = "this is for operators, and the API key is a user's. Send the server's --admin-api-key."
+            return json_response(envelope(403, message, code="admin_key_needed"), status=403)
         message = "this needs an API key. Send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`."
         if given:
-            message = "the API key is not one that may do this. Send another in `Authorization` or `x-api-key`."
+            message = "the API key is not one of this server's. Send another in `Authorization` or `x-api-key`."
         headers = {"WWW-Authenticate": "Bearer"}
         return json_response(envelope(401, message, code="invalid_api_key"), status=401, headers=headers)
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from runtime.config import SECRETS
 from runtime.generation import Prompt
-from runtime.metrics import CONTENT_TYPE
+from runtime.metrics import CONTENT_TYPE, Readings, exposition
 from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
@@ -163,7 +163,9 @@ async def metrics(request: web.Request) -> web.Response:
     """Everything for Prometheus."""
     front = request.app[FRONT]
     workers = await ask_all(front, "figures")
-    body = front.metrics.exposition([worker.figures for worker in workers])
+    client = front.generator.client
+    readings = Readings(client.stats, [worker.figures for worker in workers], client.recent_hit_rate)
+    body = exposition(readings, model_name=front.model_name)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -7,6 +7,7 @@ import logging
 import uuid
 
 from aiohttp import web
+from aiohttp.hdrs import METH_ALL
 from aiohttp.typedefs import Handler, Middleware
 
 from wire.errors import AxilError, Broken, Refused
@@ -25,11 +26,12 @@ from . import (
 )
 from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .anthropic import MESSAGES_PATH, anthropic_error
-from .errors import envelope, error_response, json_response
+from .errors import Shape, envelope, error_response, json_response
 from .fields import BODY_SCHEMA
 from .front import FRONT, Front
 from .route import Route
-from .schema import Schema
+from .schema import Schema, shown
+from .unknown_path import base_url_hint, meant_path
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +50,13 @@ ROUTES: tuple[Route, ...] = (
 """Everything that this server answers."""
 
 _CLIENT_GONE = 499
+_PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
 
 
 def build_app(front: Front) -> web.Application:
     """The whole HTTP front. Serve it with `handler_cancellation`, so that a client's leaving cancels its request."""
     config = front.launch.config
-    origins = frozenset(filter(None, (config.cors_origins or "").replace(",", " ").split()))
+    origins = config.origins
     middlewares: list[Middleware] = [_boundary]
     if origins:
         middlewares.insert(0, cross_origin(origins))
@@ -78,7 +81,7 @@ def _handler(route: Route, keys: Keys, origins: frozenset[str]) -> Handler:
         handler = _admitted(handler)
     if route.access == "admin":
         handler = not_for_pages(handler, origins)
-    return guarded(handler, keys.wanted(route.access))
+    return guarded(handler, keys, route.access)
 
 
 def _with_schema(handler: Handler, schema: Schema) -> Handler:
@@ -104,7 +107,8 @@ async def _boundary(request: web.Request, handler: Handler) -> web.StreamRespons
     finally:
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "unknown"
-        request.app[FRONT].metrics.answered(route, status)
+        method = request.method if request.method in METH_ALL else "other"  # clients may send any word
+        request.app[FRONT].metrics.answered(route, method, status)
 
 
 def _admitted(handler: Handler) -> Handler:
@@ -120,7 +124,8 @@ def _admitted(handler: Handler) -> Handler:
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    shape = anthropic_error if request.path.startswith(MESSAGES_PATH) else envelope
+    meant = None if request.match_info.http_exception is None else meant_path(request.path, _PATHS)
+    shape = anthropic_error if (meant or request.path).startswith(MESSAGES_PATH) else envelope
     try:
         return await handler(request)
     except AxilError as error:
@@ -139,12 +144,26 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
             Refused(f"the body can't be read: {reason}. Send it whole, and encoded as it says."), shape
         )
     except web.HTTPException as error:
-        message = f"{request.method} {request.path}: {error.reason}. See GET / for what this server answers."
-        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        code = error.reason.lower().replace(" ", "_")
-        return json_response(shape(error.status, message, code=code), status=error.status, headers=headers)
+        return _refused_by_router(request, error, meant, shape)
     except (asyncio.CancelledError, ConnectionError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("%s %s failed", request.method, request.path)
         return error_response(Broken("internal error; the server's log has the traceback."), shape)
+
+
+def _refused_by_router(request: web.Request, error: web.HTTPException, meant: str | None, shape: Shape) -> web.Response:
+    """The answer to a path that is not there, or not with this method."""
+    headers = None
+    remedy = "See GET / for what this server answers."
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        headers = {"Allow": allowed}
+        remedy = f"Send {allowed.replace(', ', ' or ')}."
+    elif meant is not None:
+        remedy = (
+            f"Did you mean {meant}? {base_url_hint(request.path, meant, f'{request.scheme}://{request.host}')}".rstrip()
+        )
+    message = f"{request.method} {shown(request.path)}: {error.reason}. {remedy}"
+    code = error.reason.lower().replace(" ", "_")
+    return json_response(shape(error.status, message, code=code), status=error.status, headers=headers)

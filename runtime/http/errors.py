@@ -16,7 +16,7 @@ from aiohttp import web
 from wire.errors import AxilError, DeadlineExceeded, DuplicateId, Overloaded, Unavailable
 
 _RETRY_WHEN_UNAVAILABLE_S = 5
-_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 class Shape(Protocol):

@@ -6,8 +6,9 @@ import time
 
 from aiohttp import web
 
+from runtime.client import SchedulerClient
+from runtime.metrics import used_tokens
 from wire.errors import Refused
-from wire.messages import Stats
 
 from .admin import metrics
 from .errors import json_response
@@ -34,7 +35,7 @@ async def get_load(request: web.Request) -> web.Response:
                 "dp_rank": 0,
                 "num_reqs": stats.num_running + stats.num_waiting,
                 "num_waiting_reqs": stats.num_waiting,
-                "num_tokens": _used_tokens(stats),
+                "num_tokens": used_tokens(stats),
             }
         ]
     )
@@ -51,15 +52,16 @@ async def loads(request: web.Request) -> web.Response:
         {
             "timestamp": time.time(),
             "version": front.launch.server_info.get("version"),
-            "accelerator": front.launch.server_info.get("device"),
+            "accelerator": stats.device,
             "num_accelerators": 1,
-            "loads": [_load(stats, front.generator.client.output_tokens_per_s, str(asked.get("include", "all")))],
+            "loads": [_load(front.generator.client, str(asked.get("include", "all")))],
         }
     )
 
 
-def _load(stats: Stats, output_tokens_per_s: float, section: str) -> dict[str, object]:
-    total, used = stats.num_pages * stats.page_tokens, _used_tokens(stats)
+def _load(client: SchedulerClient, section: str) -> dict[str, object]:
+    stats = client.stats
+    total, used = stats.num_pages * stats.page_tokens, used_tokens(stats)
     load: dict[str, object] = {
         "dp_rank": 0,
         "num_running_reqs": stats.num_running,
@@ -69,8 +71,8 @@ def _load(stats: Stats, output_tokens_per_s: float, section: str) -> dict[str, o
         "max_total_num_tokens": total,
         "max_running_requests": stats.max_running,
         "token_usage": used / total if total else 0.0,
-        "gen_throughput": output_tokens_per_s,
-        "cache_hit_rate": stats.cached_tokens_total / stats.prompt_tokens_total if stats.prompt_tokens_total else 0.0,
+        "gen_throughput": client.output_tokens_per_s,
+        "cache_hit_rate": client.recent_hit_rate or 0.0,
         "utilization": stats.num_running / stats.max_running if stats.max_running else 0.0,
     }
     if section in ("memory", "all"):
@@ -83,11 +85,6 @@ def _load(stats: Stats, output_tokens_per_s: float, section: str) -> dict[str, o
     if section in ("queues", "all"):
         load["queues"] = {"waiting": stats.num_waiting, "retracted_total": stats.retractions_total}
     return load
-
-
-def _used_tokens(stats: Stats) -> int:
-    """Tokens of KV that running requests hold: neither free nor merely cached."""
-    return (stats.num_pages - stats.free_pages - stats.evictable_pages) * stats.page_tokens
 
 
 def _read_query(request: web.Request) -> dict[str, object]:

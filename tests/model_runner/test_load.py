@@ -143,7 +143,7 @@ def test_a_family_of_ours_runs_in_our_code_and_another_one_in_that_of_transforme
         loaded = _load(unknown)
     assert loaded.facts["model_impl"] == f"transformers-{transformers.__version__}"
     assert "class=Olmo2ForCausalLM" in caplog.text
-    assert (loaded.ready.vocabulary, loaded.ready.context_tokens) == (199, 2048)
+    assert (loaded.ready.vocabulary, loaded.ready.context_tokens, loaded.ready.device) == (199, 2048, "cpu")
 
 
 def test_a_family_of_ours_can_run_in_transformers_code_and_its_kv_is_kept_apart(launch: RunnerLaunch) -> None:

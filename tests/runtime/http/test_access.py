@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Server, running_server
@@ -57,12 +58,40 @@ async def test_with_an_admin_key_only_its_bearer_may_do_what_operators_do(tmp_pa
             ("POST", "/drain", None),
             ("DELETE", "/drain", None),
         ):
-            assert await _status(http, method, path, user, body) == 401, path
+            assert await _status(http, method, path, user, body) == 403, path
+            for stranger in ({}, {"x-api-key": "wrong"}):
+                assert await _status(http, method, path, stranger, body) == 401, path
             assert await _status(http, method, path, admin, body) == 200, path
         for headers in (user, admin):
             assert await _status(http, "POST", "/generate", headers, {"text": "x"}) == 200
         async with http.get("/server_info", headers=user) as response:
             assert not (await response.json()).keys() & {"api_key", "admin_api_key"}
+
+
+async def test_a_user_s_key_where_an_operator_s_is_needed_is_told_apart_from_a_wrong_one(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, api_key="user", admin_api_key="admin")
+    async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
+        async with http.post("/flush_cache", headers={"x-api-key": "user"}) as response:
+            assert response.status == 403
+            error = (await response.json())["error"]
+        assert (error["type"], error["code"]) == ("permission_error", "admin_key_needed")
+        assert "--admin-api-key" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "origins", ["foo", "https://a.example/", "a.example", "https://a.example, b", "**", "https://"]
+)
+def test_what_is_no_origin_is_refused_at_start(origins: str) -> None:
+    with pytest.raises(ValueError, match=r"--cors-origins must be \* or origins such as"):
+        HttpConfig(cors_origins=origins)
+
+
+def test_origins_are_taken_as_browsers_send_them() -> None:
+    config = HttpConfig(
+        cors_origins="https://a.example:8443 http://localhost:3000,null,http://[::1]:80, vscode-webview://x"
+    )
+    assert len(config.origins) == 5
+    assert HttpConfig(cors_origins="*").origins == {"*"}
 
 
 async def test_an_admin_key_alone_leaves_the_rest_open(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tests.fakes import Server
 from wire.messages import Stats
 
 STATS = Stats(
+    device="NVIDIA H200",
     context_tokens=4096,
     vocabulary=259,
     num_pages=100,
@@ -37,7 +38,9 @@ async def test_a_router_of_the_older_protocol_reads_a_list(busy: Server, http: a
 
 async def test_a_load_says_how_full_pool_and_rows_are(busy: Server, http: aiohttp.ClientSession) -> None:
     async with http.get("/v1/loads") as response:
-        (load,) = (await response.json())["loads"]
+        body = await response.json()
+    assert body["accelerator"] == "NVIDIA H200"
+    (load,) = body["loads"]
     assert load["num_used_tokens"] == 480
     assert load["max_total_num_tokens"] == 1600
     assert load["token_usage"] == pytest.approx(0.3)
