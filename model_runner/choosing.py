@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,6 +39,40 @@ class Chosen:
     is_usable_B: Tensor
     logprobs: tuple[bytes, ...]
     failures: dict[int, str]
+
+
+class Choosing(Protocol):
+    """What gives rows their tokens."""
+
+    def admit(self, admission: Admission) -> None:
+        """Begin a row."""
+
+    def release(self, row: int) -> None:
+        """End a row."""
+
+    def choose(
+        self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
+    ) -> Chosen:
+        """The tokens of `rows`, which will stand at `positions`, from the device's logits."""
+
+
+class Follower:
+    """On ranks behind the first: room for the tokens that rank 0 chooses."""
+
+    def admit(self, admission: Admission) -> None:
+        """Rank 0 keeps the rules."""
+
+    def release(self, row: int) -> None:
+        """Rank 0 keeps the rules."""
+
+    def choose(
+        self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
+    ) -> Chosen:
+        """Zeros, to be overwritten."""
+        token_ids_B = torch.zeros(len(rows), dtype=torch.int64, device=logits_BV.device)
+        return Chosen(
+            token_ids_B=token_ids_B, is_usable_B=torch.ones_like(token_ids_B).bool(), logprobs=(), failures={}
+        )
 
 
 class Chooser:

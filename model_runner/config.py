@@ -43,6 +43,9 @@ class RunnerConfig:
         "On CUDA: numbers of decode rows to record a graph for, by comma; none records none, auto 1 to 256.",
         metavar="N,N,…",
     )
+    tensor_parallel: int = flag(
+        1, "Processes that share one model, each with a part of every layer and, on CUDA, a device of its own."
+    )
     quantize: str = flag(
         "none",
         "Weights and activations of linear layers in fewer bits, for speed at the cost of accuracy: 8-bit activations "
@@ -67,8 +70,9 @@ class RunnerConfig:
         Raises:
             ValueError: names the flag, its limit and the given value.
         """
-        if self.page_tokens < 1:
-            raise ValueError(f"--page-tokens must be at least 1, got {self.page_tokens}")
+        for name in ("page_tokens", "tensor_parallel"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
         for name in ("max_total_tokens", "context_length", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -99,7 +103,7 @@ class RunnerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLaunch:
-    """What the launcher tells the runner process.
+    """What the launcher tells a runner process, which is `rank` of the `tensor_parallel` ones.
 
     `weights` is a `.gguf` file or a directory with safetensors; `model_config` a `config.json` in the form that
     transformers writes (for GGUF: converted from the file's header); `tokenizer` is its `tokenizer.json`.
@@ -110,3 +114,4 @@ class RunnerLaunch:
     model_config: str
     tokenizer: str
     config: RunnerConfig
+    rank: int = 0

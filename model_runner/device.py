@@ -10,6 +10,7 @@ import torch
 
 from .errors import StartError
 from .host import free_memory_bytes
+from .ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +20,13 @@ def has_flashinfer() -> bool:
     return find_spec("flashinfer") is not None
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device of `--device`; "auto" is CUDA's current one where it and the package for its attention are there.
+def resolve_device(name: str, *, rank: int = 0, num_ranks: int = 1) -> torch.device:
+    """The device of `--device`; "auto" is CUDA where it and the package for its attention are there.
+
+    That is the current one; of several ranks, each takes the one of its number.
 
     Raises:
-        StartError: CUDA is asked for and there is none.
+        StartError: CUDA is asked for and there is none, or fewer devices than ranks.
     """
     has_cuda = torch.cuda.is_available()
     if name == "auto" and has_cuda and not has_flashinfer():
@@ -33,7 +36,15 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cpu")
     if not has_cuda:
         raise StartError(f"--device {name} needs a CUDA device that torch {torch.__version__} sees; set it to cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+    if num_ranks == 1:
+        return torch.device("cuda", torch.cuda.current_device())
+    if torch.cuda.device_count() < num_ranks:
+        raise StartError(
+            f"--tensor-parallel {num_ranks} needs {num_ranks} CUDA devices and torch sees {torch.cuda.device_count()}; "
+            f"set it to at most {torch.cuda.device_count()}, or --device cpu"
+        )
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
 
 
 def device_name(device: torch.device) -> str:
@@ -47,6 +58,12 @@ def free_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free
     return free_memory_bytes()
+
+
+def free_share(device: torch.device, ranks: Ranks) -> int:
+    """Memory that each rank can still take; all have looked before any of them goes on."""
+    free = ranks.least(free_bytes(device))
+    return free // ranks.num_ranks if device.type == "cpu" else free
 
 
 def num_multiprocessors(device: torch.device) -> int:

@@ -13,8 +13,10 @@ import torch
 from gguf import GGUFReader, GGUFValueType
 from numpy.typing import NDArray
 
+from .kernels.linear import GROUP_COLUMNS
 from .model_config import ModelConfig
 from .models.decoder import DecoderShape
+from .share import Part
 from .source import Destination, SourceTensor, row_chunks
 
 _Element = TypeVar("_Element", bound=np.generic)
@@ -110,19 +112,31 @@ def _transformers_name(name: str, shape: DecoderShape) -> str:
             return name
 
 
-def _write(tensor: gguf.ReaderTensor, head_dim: int | None, destination: Destination) -> None:
+def _write(tensor: gguf.ReaderTensor, head_dim: int | None, destination: Destination, part: Part) -> None:
     """Write blocks as they are where the destination takes them, else dequantised.
 
     With `head_dim`, take apart the halves of each head that llama.cpp interleaves.
     """
     kind = tensor.tensor_type.name
     for rows in row_chunks(destination.shape, multiple=head_dim or 1):
+        there = part.there(rows)
         if kind in destination.gguf_types:
-            blocks = tensor.data[rows].view(np.ndarray)
+            blocks = tensor.data[there].view(np.ndarray)
+            if part.columns is not None:
+                blocks = _block_columns(blocks, part.whole_shape[1], part.columns)
             destination.write_gguf(rows.start, blocks if head_dim is None else _unwoven(blocks, head_dim), kind)
             continue
-        values = _dequantised(tensor, rows)
+        values = _dequantised(tensor, there)
+        if part.columns is not None:
+            values = values[:, part.columns]
         destination.write(rows.start, torch.from_numpy(values if head_dim is None else _unwoven(values, head_dim)))
+
+
+def _block_columns(blocks: NDArray[np.uint8], num_columns: int, columns: slice) -> NDArray[np.uint8]:
+    """The blocks of some columns; a destination that takes blocks has whole ones."""
+    assert columns.start % GROUP_COLUMNS == columns.stop % GROUP_COLUMNS == 0, "a part of a block"
+    block_bytes = blocks.shape[1] * GROUP_COLUMNS // num_columns
+    return blocks[:, columns.start // GROUP_COLUMNS * block_bytes : columns.stop // GROUP_COLUMNS * block_bytes]
 
 
 def _unwoven(rows: NDArray[_Element], head_dim: int) -> NDArray[_Element]:

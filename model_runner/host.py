@@ -31,6 +31,11 @@ def usable_cores() -> int:
     return cores
 
 
+def num_threads(asked_for: int | None, *, num_ranks: int = 1) -> int:
+    """Threads for the arithmetic of one of so many processes: those asked for, or its part of the usable cores."""
+    return asked_for or max(1, usable_cores() // num_ranks)
+
+
 def _cgroup_room_bytes() -> Iterator[int]:
     for directory in _directories(""):
         limit, used = _read(directory / "memory.max"), _read(directory / "memory.current")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from .attention.backend import AttentionSpec
 from .config import RunnerConfig, RunnerLaunch
-from .device import free_bytes, has_flashinfer
+from .device import free_bytes, free_share, has_flashinfer
 from .errors import StartError
-from .host import usable_cores
+from .host import num_threads
 from .kernels.library import Library
 from .kernels.linear import LinearKernels
 from .kernels.ops import KernelOps
+from .kv_pool import CPU
 from .layers import MAX_PACKED_BYTES, can_pack
 from .linears import KernelLinears
 from .model_config import ModelConfig, find_family, parse_model_config, read_json, unknown_architecture
@@ -23,6 +24,8 @@ from .models.decoder import num_parameters
 from .models.model import Model
 from .models.registry import make_model, shape_of
 from .ops import Ops, TorchOps
+from .ranks import Ranks
+from .share import Share
 from .weights import OnProgress, load_weights, stored_types
 
 log = logging.getLogger(__name__)
@@ -49,11 +52,12 @@ def build(
     dtype: torch.dtype,
     device: torch.device,
     library: Library | None,
+    ranks: Ranks,
     on_progress: OnProgress,
 ) -> Built:
     """The model in the code that `--model-impl` asks for: ours where we know the architecture, else transformers'.
 
-    `library` are the CPU's kernels, for our own code.
+    `library` are the CPU's kernels, for our own code. Of several ranks, each builds its share.
 
     Raises:
         StartError: too little memory, or flags that don't fit the model; names the flag.
@@ -68,18 +72,22 @@ def build(
             raise StartError(
                 "--model-impl transformers needs a directory with safetensors; set it to auto for this file"
             )
+        case "transformers" if ranks.num_ranks > 1:
+            raise StartError("--model-impl transformers computes in one process; set --tensor-parallel 1")
         case "transformers":
             return _build_theirs(launch, dtype, on_progress, reason="--model-impl")
         case "auto" if is_directory and not is_known:
             unknown = unknown_architecture(raw)
             if device.type != "cpu":
                 raise StartError(f"{unknown}; set --device cpu for transformers' code")
+            if ranks.num_ranks > 1:
+                raise StartError(f"{unknown}; set --tensor-parallel 1 for transformers' code")
             try:
                 return _build_theirs(launch, dtype, on_progress, reason=str(unknown))
             except ValueError as error:
                 raise ValueError(f"{unknown}; {error}") from error
         case _:
-            return _build_own(launch, parse_model_config(raw), dtype, device, library, on_progress)
+            return _build_own(launch, parse_model_config(raw), dtype, device, library, ranks, on_progress)
 
 
 def is_own(launch: RunnerLaunch) -> bool:
@@ -119,28 +127,30 @@ def _build_own(
     dtype: torch.dtype,
     device: torch.device,
     library: Library | None,
+    ranks: Ranks,
     on_progress: OnProgress,
 ) -> Built:
     config = launch.config
     context_tokens = _context_tokens(config, model_config.context_tokens)
     if library is not None and dtype in KernelOps.DTYPES:
-        return _build_in_kernels(launch, model_config, dtype, library, on_progress, context_tokens)
+        return _build_in_kernels(launch, model_config, dtype, library, ranks, on_progress, context_tokens)
     _refuse_quantize(config, "the CPU kernels, which are off or can't be built here")
-    needed = num_parameters(model_config) * dtype.itemsize
-    head_bytes = model_config.vocabulary * model_config.hidden_size * dtype.itemsize
+    share = Share(whole=model_config, rank=ranks.rank, num_ranks=ranks.num_ranks)
+    needed = num_parameters(replace(share.config(), vocabulary=len(share.vocabulary))) * dtype.itemsize
+    head_bytes = len(share.vocabulary) * model_config.hidden_size * dtype.itemsize
     is_packed = device.type == "cpu"
     if is_packed and model_config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
         needed += head_bytes
-    _check_weights_fit(needed, free_bytes(device), dtype)
+    _check_weights_fit(needed, free_share(device, ranks), dtype)
     with device:
-        model = make_model(model_config, dtype, _torch_ops(device))
+        model = make_model(model_config, dtype, _torch_ops(device), ranks=ranks)
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)
-    torch.set_num_threads(config.threads or usable_cores())
+    torch.set_num_threads(num_threads(config.threads, num_ranks=config.tensor_parallel))
     if is_packed:
         model.pack()
-    spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
+    spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
     return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=_name(dtype))
 
 
@@ -149,6 +159,7 @@ def _build_in_kernels(
     model_config: ModelConfig,
     dtype: torch.dtype,
     library: Library,
+    ranks: Ranks,
     on_progress: OnProgress,
     context_tokens: int,
 ) -> Built:
@@ -156,13 +167,14 @@ def _build_in_kernels(
     stored = stored_types(path, model_config, shape_of(model_config))
     linears = KernelLinears(LinearKernels(library), dtype, quantize=config.quantize, stored=stored)
     # Nothing is taken yet: memory counts when it is touched.
-    model = make_model(model_config, dtype, KernelOps(library), linears)
+    # All layers in one call would have no place for the sums over ranks: then it's op by op, with the same bits.
+    model = make_model(model_config, dtype, KernelOps(library, is_whole=ranks.num_ranks == 1), linears, ranks)
     embedding_bytes = 0 if model.embedding is None else model.embedding.nbytes
-    _check_weights_fit(linears.num_bytes + embedding_bytes, free_bytes(torch.device("cpu")), dtype)
+    _check_weights_fit(linears.num_bytes + embedding_bytes, free_share(CPU, ranks), dtype)
     # It stays at one: what is left to torch is small, and OpenMP's threads, which spin, would take the kernels' cores.
     torch.set_num_threads(1)
     load_weights(model, path, on_progress)
-    spec = attention_spec(model_config, dtype, page_tokens=config.page_tokens)
+    spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
     weights = "+".join(sorted({kind.name for kind in linears.kinds}))
     return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=weights)
 
@@ -188,9 +200,9 @@ def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgr
     read = source.read_source(Path(launch.model_config))
     context_tokens = _context_tokens(config, read.context_tokens)
     num_bytes = source.num_bytes(read, dtype)
-    _check_weights_fit(num_bytes, free_bytes(torch.device("cpu")), dtype)
+    _check_weights_fit(num_bytes, free_bytes(CPU), dtype)
     log.info("model_impl=transformers version=%s class=%s reason=%r", source.VERSION, read.name, reason)
-    torch.set_num_threads(config.threads or usable_cores())
+    torch.set_num_threads(num_threads(config.threads, num_ranks=config.tensor_parallel))
     on_progress(0, num_bytes)
     model, spec = build.build_model(read, Path(launch.weights), dtype, page_tokens=config.page_tokens)
     on_progress(num_bytes, num_bytes)

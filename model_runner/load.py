@@ -19,15 +19,16 @@ from .attention.backend import AttentionBackend, GraphBackend
 from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
-from .device import device_name, free_bytes, resolve_device
+from .device import device_name, free_share, resolve_device
 from .device_sampler import DeviceSampler, flashinfer_filters
 from .graphs import CudaCapture, DecodeGraphs
-from .host import usable_cores
+from .host import num_threads
 from .implementation import build, is_own
 from .kernels.library import load_library
 from .kernels.sampler import SamplerKernels
 from .kv_pool import KVPool, check_context_fits, choose_num_pages, token_bytes
 from .models.model import Model
+from .ranks import Ranks, join
 from .rows import RowTable
 from .runner import Runner
 from .weights import OnProgress, weight_files
@@ -43,27 +44,31 @@ class Loaded:
 
     runner: Runner[Any]
     model: Model
+    ranks: Ranks
     kv_bytes_per_token: int
     ready: Ready
     facts: dict[str, str | int | float]
 
 
 def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
-    """Load the model and reserve the KV pool.
+    """Load the model, or this rank's share of it, and reserve the KV pool.
 
     Raises:
         StartError: too little memory, or flags that don't fit the model; names the flag.
+        RankLost: another rank has gone.
         ValueError: the model or its weights can't be read or are not supported.
     """
     started = time.monotonic()
     config = launch.config
     files = weight_files(Path(launch.weights))
-    device = resolve_device(config.device)
+    threads = num_threads(config.threads, num_ranks=config.tensor_parallel)
+    device = resolve_device(config.device, rank=launch.rank, num_ranks=config.tensor_parallel)
     library = load_library() if device.type == "cpu" and config.kernels == "auto" else None
     if library is not None:
-        library.set_threads(config.threads or usable_cores())
+        library.set_threads(threads)
     dtype = resolve_dtype(config.dtype, device, has_kernels=library is not None and is_own(launch))
-    built = build(launch, dtype, device, library, on_progress)
+    ranks = join(Path(launch.run_dir), device, rank=launch.rank, num_ranks=config.tensor_parallel, is_order_fixed=False)
+    built = build(launch, dtype, device, library, ranks, on_progress)
     load_s = time.monotonic() - started
 
     spec = built.spec
@@ -79,7 +84,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     num_pages = choose_num_pages(
         page_tokens=config.page_tokens,
         token_bytes=bytes_per_token,
-        free_bytes=free_bytes(device),
+        free_bytes=free_share(device, ranks),
         max_total_tokens=config.max_total_tokens,
         mem_fraction=config.mem_fraction,
     )
@@ -96,6 +101,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         backend,
         pool,
         device=device,
+        ranks=ranks,
         tokenizer=Path(launch.tokenizer),
         device_sampler=DeviceSampler(device, flashinfer_filters()) if device.type == "cuda" else None,
         sampler_kernels=None if library is None else SamplerKernels(library),
@@ -104,10 +110,11 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     kernels = "off" if library is None else library.isa.value
-    computed_in = f"{dtype_name} {built.weights} {kernels} {built.code}"
+    computed_in = f"{dtype_name} {built.weights} {kernels} {built.code} {ranks.num_ranks}"
     return Loaded(
         runner=runner,
         model=built.model,
+        ranks=ranks,
         kv_bytes_per_token=bytes_per_token,
         ready=Ready(
             num_pages=num_pages,
@@ -125,7 +132,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "dtype": dtype_name,
             "weights": built.weights,
             "kernels": kernels,
-            "threads": config.threads or usable_cores(),
+            "threads": threads,
             "load_s": round(load_s, 2),
         },
     )

@@ -9,25 +9,30 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import Any, NoReturn, assert_never
 
 import zmq
 
 from wire import log as process_log
 from wire.child import Failed, LauncherGone, Notice, PeerDied, Progress, Shutdown, Started, adopt
-from wire.messages import Fatal, Heartbeat, encode
+from wire.messages import Acknowledged, Fatal, Heartbeat, StepResult, encode
 from wire.sockets import Endpoints, connected
 
 from .config import RunnerLaunch
 from .errors import StartError
 from .load import load
 from .profiling import Profiling, profile_dir
+from .ranks import RankLost
 from .runner import Runner
 from .serve import serve
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+LOST_S = 10.0
+"""How long a process waits for its end when another rank has gone."""
+
 LAST_WORDS_MS = 1000
 """How long the last message may take to leave."""
 
@@ -35,26 +40,39 @@ LAST_WORDS_MS = 1000
 def main() -> None:
     """Run until told to stop."""
     launch, child = adopt(RunnerLaunch, is_killed_with_launcher=True)
-    process_log.configure("runner")
+    rank = launch.rank
+    process_log.configure("runner" if launch.config.tensor_parallel == 1 else f"runner {rank}")
     child.watch(_end_at_once, run_dir=launch.run_dir)
     try:
         loaded = load(
             launch, lambda done, total: child.tell(Progress(what="weights", done=done, total=total, unit="B"))
         )
+    except RankLost as error:
+        _wait_for_the_end(error)
+        child.tell(Failed(message=str(error)))
+        _exit(1)
     except Exception as error:
         child.tell(Failed(message=_why_it_failed(error)))
         _exit(1)
     context = zmq.Context[Any]()
     endpoints = Endpoints(launch.run_dir)
-    plans = connected(context, zmq.PULL, endpoints.plans)
+    plans = connected(context, zmq.PULL, endpoints.plans(rank))
     results = connected(context, zmq.PUSH, endpoints.results)
-    results.send(encode(loaded.ready))
-    threading.Thread(target=_beat, args=(endpoints, loaded.runner), name="heartbeat", daemon=True).start()
-    child.tell(Started(facts=loaded.facts))
+    threading.Thread(target=_beat, args=(endpoints, loaded.runner, rank), name="heartbeat", daemon=True).start()
     try:
-        serve(loaded.runner, plans, results, profiling=Profiling(profile_dir(launch.config)))
+        loaded.ranks.least(0)  # all listen
+        if rank == 0:
+            results.send(encode(loaded.ready))
+        child.tell(Started(facts=loaded.facts))
+        profiling = Profiling(profile_dir(launch.config))
+        if rank == 0:
+            serve(loaded.runner, plans, results, profiling=profiling)
+        else:
+            serve(loaded.runner, plans, results, profiling=profiling, report=partial(_acknowledged, rank))
     except Exception as error:
         log.exception("fatal step=%d", loaded.runner.num_steps)
+        if isinstance(error, RankLost):
+            _wait_for_the_end(error)
         results.send(encode(Fatal(message=f"the model runner failed: {error or type(error).__name__}")))
         plans.close()
         results.close(linger=LAST_WORDS_MS)
@@ -74,11 +92,21 @@ def _why_it_failed(error: Exception) -> str:
     return f"the model runner failed to start: {type(error).__name__}: {error}"
 
 
-def _beat(endpoints: Endpoints, runner: Runner[Any]) -> None:
+def _acknowledged(rank: int, result: StepResult) -> Acknowledged:
+    return Acknowledged(rank=rank, step=result.step)
+
+
+def _wait_for_the_end(error: RankLost) -> None:
+    """Leave it to the launcher, which knows who died and how, to say so and to end this process: for a while."""
+    log.error("%s", error)
+    time.sleep(LOST_S)
+
+
+def _beat(endpoints: Endpoints, runner: Runner[Any], rank: int) -> None:
     """Say every second that the process lives, over a context of its own so that the other one can be ended."""
     results = connected(zmq.Context[Any](), zmq.PUSH, endpoints.results)
     while True:
-        results.send(encode(Heartbeat(step=runner.num_steps)))
+        results.send(encode(Heartbeat(step=runner.num_steps, rank=rank)))
         time.sleep(HEARTBEAT_S)
 
 

@@ -16,7 +16,7 @@ from wire.messages import BrokenRow, PromptLogprobs, StepPlan, StepResult
 
 from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch
-from .choosing import Chooser, Chosen
+from .choosing import Chooser, Choosing, Chosen, Follower
 from .device_sampler import DeviceSampler
 from .errors import FatalError
 from .feed import LastTokens
@@ -25,6 +25,7 @@ from .kernels.sampler import SamplerKernels
 from .kv_pool import CPU, KVPool
 from .logprobs import PromptScorer
 from .models.model import Model
+from .ranks import Alone, Ranks
 from .results import Fetched, Results
 from .rows import RowTable
 from .staging import Staging
@@ -65,7 +66,10 @@ class Launched:
 
 
 class Runner(Generic[Handle]):
-    """A model, its KV pool and the rows that live in it; `graphs` compute the steps that they fit."""
+    """A model, its KV pool and the rows that live in it; `graphs` compute the steps that they fit.
+
+    Of several ranks, each runs every step and the first one chooses the tokens.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Runner(Generic[Handle]):
         pool: KVPool,
         *,
         device: torch.device = CPU,
+        ranks: Ranks | None = None,
         tokenizer: Path | None = None,
         device_sampler: DeviceSampler | None = None,
         sampler_kernels: SamplerKernels | None = None,
@@ -84,9 +89,12 @@ class Runner(Generic[Handle]):
         self._pool = pool
         self._graphs = graphs
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
-        self._chooser = Chooser(
-            vocabulary=model.vocabulary, tokenizer=tokenizer, device_sampler=device_sampler, kernels=sampler_kernels
-        )
+        self._ranks = ranks or Alone()
+        self._chooser: Choosing = Follower()
+        if self._ranks.rank == 0:
+            self._chooser = Chooser(
+                vocabulary=model.vocabulary, tokenizer=tokenizer, device_sampler=device_sampler, kernels=sampler_kernels
+            )
         self._scorer = PromptScorer()
         self._staging, self._last_tokens, self._results = Staging(device), LastTokens(device), Results(device)
         self._next_step = 0
@@ -196,6 +204,7 @@ class Runner(Generic[Handle]):
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[batch.sampled].astype(np.int64)
         chosen = self._chooser.choose(logits_BV, rows, params, positions)
+        self._ranks.take_first_(chosen.token_ids_B)
         rows_B = self._staging.device(batch.rows[batch.sampled])
         self._last_tokens.put(rows_B, chosen.token_ids_B, highest_row=max(rows))
         return chosen

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from .share import Part
 from .source import Destination, SourceTensor, row_chunks
 
 _INDEX = "model.safetensors.index.json"
@@ -49,15 +50,17 @@ def safetensors_tensors(files: Sequence[Path]) -> list[SourceTensor]:
                 names = list(opened.keys())
                 for name in names:
                     shape = tuple(opened.get_slice(name).get_shape())
-                    write = partial(_write, file, name, shape)
+                    write = partial(_write, file, name)
                     tensors.append(SourceTensor(name=name, shape=shape, num_bytes=share // len(names), write_to=write))
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} is truncated or holds no safetensors: {error}") from error
     return tensors
 
 
-def _write(file: Path, name: str, shape: tuple[int, ...], destination: Destination) -> None:
+def _write(file: Path, name: str, destination: Destination, part: Part) -> None:
+    """Read the part, and nothing beside it."""
     with safe_open(file, framework="pt") as opened:
         source = opened.get_slice(name)
-        for rows in row_chunks(shape):
-            destination.write(rows.start, source[rows])
+        for rows in row_chunks(destination.shape):
+            there = part.there(rows)
+            destination.write(rows.start, source[there] if part.columns is None else source[there, part.columns])

@@ -8,13 +8,14 @@ done when it has been launched, and its result leaves at once. Knows no model.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 import msgspec
 import zmq
 
-from wire.messages import Profile, Profiled, StepPlan, StepResult, Stop, decode_to_runner, encode
+from wire.messages import FromRunner, Profile, Profiled, StepPlan, StepResult, Stop, decode_to_runner, encode
 
 from .profiling import Profiling, WrongTime
 
@@ -46,8 +47,15 @@ class _Running:
     waited_s: float
 
 
-def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any], *, profiling: Profiling) -> None:
-    """Run plans until `Stop`; then all results have been sent.
+def serve(
+    runner: Launcher,
+    plans: zmq.Socket[Any],
+    results: zmq.Socket[Any],
+    *,
+    profiling: Profiling,
+    report: Callable[[StepResult], FromRunner] = lambda result: result,
+) -> None:
+    """Run plans until `Stop`; then all results have been sent, as what `report` makes of each.
 
     Raises:
         FatalError: as the runner does.
@@ -61,7 +69,8 @@ def serve(runner: Launcher, plans: zmq.Socket[Any], results: zmq.Socket[Any], *,
         now = time.monotonic()
         # A step begins when it is taken or when the device gets to it, whichever is later.
         elapsed_s, finished_at = now - max(one.taken_at, finished_at), now
-        results.send(encode(msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=one.waited_s)))
+        result = msgspec.structs.replace(result, elapsed_s=elapsed_s, waited_s=one.waited_s)
+        results.send(encode(report(result)))
         profiling.after_step()
 
     while True:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .share import Part
+
 CHUNK_ELEMENTS = 1 << 17
 """Elements converted at a time: no whole tensor is held beside its destination, and a piece fits a core's cache."""
 
@@ -59,7 +61,7 @@ class TensorDestination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTensor:
-    """A tensor under its name in a transformers checkpoint; `write_to` converts it into place.
+    """A tensor under its name in a transformers checkpoint; `write_to` converts a part of it into place.
 
     `gguf_type` is what a GGUF file holds it in; None elsewhere.
     """
@@ -67,7 +69,7 @@ class SourceTensor:
     name: str
     shape: tuple[int, ...]
     num_bytes: int
-    write_to: Callable[[Destination], None]
+    write_to: Callable[[Destination, Part], None]
     gguf_type: str | None = None
 
 

@@ -39,7 +39,7 @@ def stored_types(path: Path, config: ModelConfig, shape: DecoderShape) -> dict[s
 
 
 def load_weights(model: Decoder, path: Path, on_progress: OnProgress) -> None:
-    """Fill all parameters of `model` from a `.gguf` file or a directory with safetensors.
+    """Fill all parameters of `model`, its share, from a `.gguf` file or a directory with safetensors.
 
     Raises:
         ValueError: the checkpoint can't be read, or a tensor is missing, unexpected or of another shape; names it.
@@ -59,12 +59,13 @@ def load_weights(model: Decoder, path: Path, on_progress: OnProgress) -> None:
     for tensor in tensors:
         destination = destinations.get(tensor.name)
         if destination is not None:
-            if tensor.shape != destination.shape:
+            part = model.share.part(tensor.name, destination.shape)
+            if tensor.shape != part.whole_shape:
                 raise ValueError(
                     f"{path}: tensor {tensor.name} has shape {list(tensor.shape)}, "
-                    f"the configuration asks for {list(destination.shape)}"
+                    f"the configuration asks for {list(part.whole_shape)}"
                 )
-            tensor.write_to(destination)
+            tensor.write_to(destination, part)
             if has_centred_norms and tensor.name.endswith("norm.weight"):
                 assert isinstance(destination, TensorDestination), "norms are tensors"
                 destination.tensor.add_(1)
@@ -75,6 +76,8 @@ def load_weights(model: Decoder, path: Path, on_progress: OnProgress) -> None:
 
 
 def _may_be_ignored(name: str, model: Decoder) -> bool:
-    """Whether the tensor repeats what the model has from elsewhere."""
+    """Whether the tensor is another rank's, or repeats what the model has from elsewhere."""
     is_repeated_head = name == "lm_head.weight" and model.config.is_embedding_tied
+    if not model.share.holds(name):
+        return True
     return is_repeated_head or name == ROPE_DIVISORS or name.endswith("rotary_emb.inv_freq")

@@ -96,12 +96,20 @@ def server_parts(
         tokenizer=str(files.tokenizer_dir / "tokenizer.json"),
         config=config.runner,
     )
-    scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler)
+    num_ranks = config.runner.tensor_parallel
+    scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler, num_ranks=num_ranks)
     tokenizers = [dataclasses.replace(tokenizer, name=name) for name in _tokenizer_names(config.http)]
     return (
         *(Part(name=each.name, module=modules["tokenizer"], config=each) for each in tokenizers),
         Part(name="scheduler", module=modules["scheduler"], config=scheduler),
-        Part(name="model runner", module=modules["model runner"], config=runner),
+        *(
+            Part(
+                name="model runner" if num_ranks == 1 else f"model runner of rank {rank}",
+                module=modules["model runner"],
+                config=dataclasses.replace(runner, rank=rank),
+            )
+            for rank in range(num_ranks)
+        ),
     )
 
 

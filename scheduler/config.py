@@ -59,3 +59,4 @@ class SchedulerLaunch:
 
     run_dir: str
     config: SchedulerConfig
+    num_ranks: int = 1

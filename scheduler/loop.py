@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -35,12 +36,20 @@ class RunnerFailed(Exception):
 
 @dataclass(slots=True)
 class Sockets:
-    """The scheduler's ends: ROUTER to the tokenizers, PUSH plans, PULL results, and a descriptor that asks to stop."""
+    """The scheduler's ends: ROUTER to the tokenizers, PUSH plans for each of the runner's ranks, PULL results, and a
+    descriptor that asks to stop.
+    """
 
     requests: zmq.Socket[Any]
-    plans: zmq.Socket[Any]
+    plans: Sequence[zmq.Socket[Any]]
     results: zmq.Socket[Any]
     stop_fd: int
+
+    def send_all(self, message: messages.ToRunner) -> None:
+        """Send a message to every rank."""
+        frame = messages.encode(message)
+        for plans in self.plans:
+            plans.send(frame)
 
 
 @dataclass(slots=True)
@@ -61,6 +70,7 @@ class Loop:
 
         Raises:
             RunnerFailed: the runner sent `Fatal`.
+            OutOfStep: a step retired out of its turn.
         """
         poller = zmq.Poller()
         for end in (self.sockets.requests, self.sockets.results, self.sockets.stop_fd):
@@ -88,9 +98,9 @@ class Loop:
         replies: list[Reply] = []
         for frames in _received(self.sockets.results):
             message: FromRunner = messages.decode_from_runner(frames[-1])
-            self.watchdog.heard_s = now_s
             match message:
                 case messages.StepResult():
+                    self.watchdog.heard(0, now_s=now_s)
                     # The runner's wait counts only while rows were there to work on.
                     if self.state.running:
                         self.state.counters.runner_idle_s_total += message.waited_s
@@ -98,8 +108,10 @@ class Loop:
                 case messages.Profiled():
                     answer = ControlReply(control_id=message.control_id, path=message.path, refusal=message.refusal)
                     replies.append(Reply(ClientId(message.client), answer))
+                case messages.Acknowledged():
+                    self.watchdog.acknowledged(message.rank, message.step)
                 case messages.Heartbeat():
-                    pass
+                    self.watchdog.heard(message.rank, now_s=now_s)
                 case messages.Fatal():
                     raise RunnerFailed(message.message)
                 case messages.Ready():
@@ -154,7 +166,7 @@ class Loop:
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
                 profile = messages.Profile(client=client, control_id=message.control_id, wish=wish)
-                self.sockets.plans.send(messages.encode(profile))
+                self.sockets.plans[0].send(messages.encode(profile))
                 return []
             case _:
                 assert_never(message.action)
@@ -167,7 +179,7 @@ class Loop:
             step = plan(self.state, now_s=time.monotonic())
             if step is None:
                 return
-            self.sockets.plans.send(messages.encode(step))
+            self.sockets.send_all(step)
 
     def _send(self, replies: list[Reply]) -> None:
         by_client: dict[ClientId, list[object]] = defaultdict(list)

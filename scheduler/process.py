@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -43,9 +44,12 @@ def main() -> int:
     with (
         zmq.Context() as context,
         bound(context, zmq.ROUTER, endpoints.requests) as requests,
-        bound(context, zmq.PUSH, endpoints.plans) as plans,
         bound(context, zmq.PULL, endpoints.results) as results,
+        contextlib.ExitStack() as stack,
     ):
+        plans = [
+            stack.enter_context(bound(context, zmq.PUSH, endpoints.plans(rank))) for rank in range(launch.num_ranks)
+        ]
         load_library()  # which compiles it at the first start, while the runner loads its model
         ready = _wait_for_ready(results, stop_fd)
         if ready is None:
@@ -59,17 +63,14 @@ def main() -> int:
         )
         state = make_state(launch.config, limits, page_tokens=ready.page_tokens)
         child.tell(children.Started(facts={"max_running": launch.config.max_running}))
-        loop = Loop(
-            state=state,
-            sockets=Sockets(requests=requests, plans=plans, results=results, stop_fd=stop_fd),
-            watchdog=Watchdog(heard_s=time.monotonic()),
-        )
+        sockets = Sockets(requests=requests, plans=plans, results=results, stop_fd=stop_fd)
+        loop = Loop(state=state, sockets=sockets, watchdog=Watchdog(launch.num_ranks * [time.monotonic()]))
         try:
             loop.run()
         except (RunnerFailed, OutOfStep) as error:
             log.error("the model runner can't go on: %s", error)
             return 1
-        plans.send(messages.encode(messages.Stop()))
+        sockets.send_all(messages.Stop())
     return 0
 
 

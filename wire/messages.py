@@ -391,10 +391,18 @@ class Profiled(Struct, frozen=True, kw_only=True, tag=True):
     refusal: str | None = None
 
 
+class Acknowledged(Struct, frozen=True, kw_only=True, tag=True):
+    """runner -> scheduler: a rank behind the first has retired a step; the tokens come from rank 0."""
+
+    rank: int
+    step: int
+
+
 class Heartbeat(Struct, frozen=True, kw_only=True, tag=True):
-    """runner -> scheduler: the runner process lives, sent every second from a thread of its own."""
+    """runner -> scheduler: a rank's process lives, sent every second from a thread of its own."""
 
     step: int
+    rank: int = 0
 
 
 class Fatal(Struct, frozen=True, kw_only=True, tag=True):
@@ -403,7 +411,7 @@ class Fatal(Struct, frozen=True, kw_only=True, tag=True):
     message: str
 
 
-FromRunner = Ready | StepResult | Profiled | Heartbeat | Fatal
+FromRunner = Ready | StepResult | Acknowledged | Profiled | Heartbeat | Fatal
 
 
 # --- codecs; tokenizers get one frame of many messages per step

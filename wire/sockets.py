@@ -1,7 +1,8 @@
 """The ZMQ sockets between the processes of one launch. Knows addresses and options, no messages.
 
-tokenizer DEALER <-> ROUTER scheduler PUSH -> PULL runner, and runner PUSH -> PULL scheduler. All are `ipc://` files
-in the launch's own directory (mode 0700), bound by the scheduler, without high-water mark.
+tokenizer DEALER <-> ROUTER scheduler PUSH -> PULL runner, a pair for each of its ranks, and runner PUSH -> PULL
+scheduler. All are `ipc://` files in the launch's own directory (mode 0700), bound by the scheduler, without high-water
+mark.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ class Endpoints:
         """Where tokenizers reach the scheduler."""
         return f"ipc://{self.run_dir}/requests"
 
-    @property
-    def plans(self) -> str:
-        """Where the runner takes its plans."""
-        return f"ipc://{self.run_dir}/plans"
+    def plans(self, rank: int) -> str:
+        """Where a rank of the runner takes its plans."""
+        return f"ipc://{self.run_dir}/plans{rank}"
 
     @property
     def results(self) -> str:
-        """Where the runner leaves its results."""
+        """Where the runner's ranks leave their results."""
         return f"ipc://{self.run_dir}/results"
 
 

@@ -21,6 +21,8 @@ from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_norm, m
 from model_runner.linears import Linears, TorchLinears, parts
 from model_runner.model_config import ModelConfig
 from model_runner.ops import Activation, Heads, Ops, TorchOps
+from model_runner.ranks import Alone, Ranks
+from model_runner.share import Share
 from model_runner.source import Destination, TensorDestination
 
 from .layer import Layer
@@ -59,11 +61,15 @@ class DecoderShape:
 class Decoder:
     """A decoder-only transformer; the weight of `head` is the embedding itself where they are tied.
 
+    Of a tensor-parallel group's it is one rank's share: `config` counts its heads and inner columns, embedding and head
+    hold its token ids. What linears sum over a part of their inputs is then summed over `ranks`.
     `dtype` is that of norms and KV, and of weights that aren't quantised. `embedding` is None where the kernels' head
     holds it. `local_rotary` is that of the layers with a sliding window.
     """
 
     config: ModelConfig
+    share: Share
+    ranks: Ranks
     shape: DecoderShape
     dtype: torch.dtype
     embedding: Tensor | None
@@ -103,18 +109,19 @@ class Decoder:
             qkv_TX = layer.qkv(ops.add_norm(hidden_TD, mlp_TD, layer.input_norm))
             q_TNH, k_TKH, v_TKH = ops.rotated_heads(qkv_TX, layer.heads, own_angles)
             backend.forward(index, q_TNH, k_TKH, v_TKH, handle, out_TNH)
-            attended_TD = layer.output(out_TNH.flatten(1))
+            attended_TD = self.ranks.summed(layer.output(out_TNH.flatten(1)))
             if layer.attention_output_norm is not None:
                 attended_TD = ops.add_norm(attended_TD, None, layer.attention_output_norm)
             gate_up_TX = layer.gate_up(ops.add_norm(hidden_TD, attended_TD, layer.mlp_norm))
-            mlp_TD = layer.down(ops.gated(gate_up_TX, activation))
+            mlp_TD = self.ranks.summed(layer.down(ops.gated(gate_up_TX, activation)))
             if layer.mlp_output_norm is not None:
                 mlp_TD = ops.add_norm(mlp_TD, None, layer.mlp_output_norm)
         return hidden_TD if mlp_TD is None else hidden_TD.add_(mlp_TD)
 
     def logits(self, hidden_BD: Tensor) -> Tensor:
         """Logits [B, V] in float32 of the given hidden states."""
-        logits_BV = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
+        own_BX = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
+        logits_BV = self.ranks.joined(own_BX, self.vocabulary)
         cap = self.config.final_softcap
         return logits_BV if cap is None else self.ops.softcapped(logits_BV, cap)
 
@@ -125,6 +132,15 @@ class Decoder:
         return self.whole[1]
 
     def _embedded(self, token_ids_T: Tensor) -> Tensor:
+        if self.ranks.num_ranks == 1:
+            return self._rows(token_ids_T)
+        own, ids_T = self.share.vocabulary, token_ids_T - self.share.vocabulary.start
+        is_own_T = (ids_T >= 0) & (ids_T < len(own))
+        rows_TD = self._rows(ids_T.clamp_(0, max(len(own) - 1, 0)))
+        # Zeros but from one rank: the sum is exact.
+        return self.ranks.summed(rows_TD.masked_fill_(~is_own_T[:, None], 0))
+
+    def _rows(self, token_ids_T: Tensor) -> Tensor:
         if self.embedding is not None:
             return F.embedding(token_ids_T, self.embedding)
         assert isinstance(self.head, PackedWeight), "only the kernels' head is an embedding too"
@@ -173,34 +189,45 @@ class Decoder:
         yield "model.norm.weight", TensorDestination(self.norm.weight)
         if not config.is_embedding_tied or self.embedding is None:
             name = "model.embed_tokens" if config.is_embedding_tied else "lm_head"
-            yield from _parts(self.head, [config.vocabulary], [name])
+            yield from _parts(self.head, [len(self.share.vocabulary)], [name])
 
 
 def make_decoder(
-    config: ModelConfig,
+    whole: ModelConfig,
     shape: DecoderShape,
     dtype: torch.dtype,
     ops: Ops | None = None,
     linears: Linears | None = None,
+    ranks: Ranks | None = None,
 ) -> Decoder:
-    """A decoder with parameters still to be written; `ops` and `linears` are torch's if none are given."""
-    linears = linears or TorchLinears(dtype)
+    """A decoder with parameters still to be written; `ops` and `linears` are torch's if none are given.
+
+    With `ranks`, this rank's share of the model.
+
+    Raises:
+        StartError: the model can't be shared out among so many.
+    """
+    linears, ranks = linears or TorchLinears(dtype), ranks or Alone()
+    share = Share(whole=whole, rank=ranks.rank, num_ranks=ranks.num_ranks)
+    config, num_ids = share.config(), len(share.vocabulary)
     head: AnyLinear
     embedding: Tensor | None = None
     if config.is_embedding_tied:
         name = "model.embed_tokens.weight"
-        head = made = linears.make([name], config.vocabulary, config.hidden_size, has_bias=False)
+        head = made = linears.make([name], num_ids, config.hidden_size, has_bias=False)
         embedding = made.weight if isinstance(made, Linear) else None
     else:
-        embedding = torch.empty(config.vocabulary, config.hidden_size, dtype=dtype)
-        head = linears.make(["lm_head.weight"], config.vocabulary, config.hidden_size, has_bias=False)
+        embedding = torch.empty(num_ids, config.hidden_size, dtype=dtype)
+        head = linears.make(["lm_head.weight"], num_ids, config.hidden_size, has_bias=False)
     rotary = make_rotary(config.head_dim, config.rope_theta, config.rope_scaling, dtype)
     return Decoder(
         config=config,
+        share=share,
+        ranks=ranks,
         shape=shape,
         dtype=dtype,
         embedding=embedding,
-        layers=tuple(_make_layer(index, config, shape, dtype, linears) for index in range(config.num_layers)),
+        layers=tuple(_make_layer(index, share, shape, dtype, linears) for index in range(config.num_layers)),
         norm=_make_norm(config.hidden_size, config, shape, dtype),
         head=head,
         rotary=rotary,
@@ -218,7 +245,8 @@ def num_parameters(config: ModelConfig) -> int:
     return config.num_layers * layer + config.vocabulary * config.hidden_size * (2 - config.is_embedding_tied)
 
 
-def _make_layer(index: int, config: ModelConfig, shape: DecoderShape, dtype: torch.dtype, linears: Linears) -> Layer:
+def _make_layer(index: int, share: Share, shape: DecoderShape, dtype: torch.dtype, linears: Linears) -> Layer:
+    config = share.config()
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
 
@@ -227,7 +255,8 @@ def _make_layer(index: int, config: ModelConfig, shape: DecoderShape, dtype: tor
 
     def linear(names: Sequence[str], num_outputs: int, num_columns: int, has_bias: bool) -> AnyLinear:
         tensors = [f"model.layers.{index}.{name}.weight" for name in names]
-        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias)
+        has_place = share.holds(f"{names[0]}.bias")
+        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias and has_place)
 
     return Layer(
         input_norm=norm(hidden),

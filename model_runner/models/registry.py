@@ -9,6 +9,7 @@ import torch
 from model_runner.linears import Linears
 from model_runner.model_config import Family, ModelConfig
 from model_runner.ops import Ops
+from model_runner.ranks import Ranks
 
 from . import gemma3, llama, mistral, qwen2, qwen3
 from .decoder import Decoder, DecoderShape, make_decoder
@@ -28,7 +29,11 @@ def shape_of(config: ModelConfig) -> DecoderShape:
 
 
 def make_model(
-    config: ModelConfig, dtype: torch.dtype, ops: Ops | None = None, linears: Linears | None = None
+    config: ModelConfig,
+    dtype: torch.dtype,
+    ops: Ops | None = None,
+    linears: Linears | None = None,
+    ranks: Ranks | None = None,
 ) -> Decoder:
-    """The model of `config`, with parameters still to be written; `ops` and `linears` are torch's if none are given."""
-    return make_decoder(config, shape_of(config), dtype, ops, linears)
+    """The model of `config`, or one rank's share of it, with parameters still to be written, as `make_decoder` does."""
+    return make_decoder(config, shape_of(config), dtype, ops, linears, ranks)

@@ -101,7 +101,14 @@ class Bed:
                 graphs = DecodeGraphs(
                     model, backend, self.pool, sizes=graph_sizes, max_row_pages=num_pages, capture=capture
                 )
-        self.runner: Runner[Any] = Runner(model, backend, self.pool, device_sampler=device_sampler, graphs=graphs)
+        self.runner: Runner[Any] = Runner(
+            model,
+            backend,
+            self.pool,
+            ranks=model.ranks if isinstance(model, Decoder) else None,
+            device_sampler=device_sampler,
+            graphs=graphs,
+        )
         order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(1))
         self.free_pages: list[int] = order.tolist()
         self._step = 0

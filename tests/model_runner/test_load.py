@@ -86,7 +86,7 @@ def test_what_is_no_list_of_numbers_of_rows_is_refused(words: str) -> None:
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     launch: RunnerLaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implementation, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(implementation, "free_share", lambda device, ranks: 1000)
     with pytest.raises(StartError, match="--dtype bfloat16"):
         _load(launch)
 

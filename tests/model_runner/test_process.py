@@ -43,7 +43,7 @@ class Scheduler:
     def __init__(self, launch: RunnerLaunch) -> None:
         self.context = zmq.Context[Any]()
         endpoints = Endpoints(launch.run_dir)
-        self.plans = bound(self.context, zmq.PUSH, endpoints.plans)
+        self.plans = bound(self.context, zmq.PUSH, endpoints.plans(0))
         self.results = bound(self.context, zmq.PULL, endpoints.results)
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(

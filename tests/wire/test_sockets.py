@@ -41,7 +41,7 @@ def test_every_address_of_a_launch_fits_a_unix_socket(tmp_path: Path, monkeypatc
     path = make_run_dir()
     path.rmdir()
     endpoints = Endpoints(str(path))
-    addresses = {endpoints.requests, endpoints.plans, endpoints.results}
+    addresses = {endpoints.requests, endpoints.plans(0), endpoints.results}
     assert len(addresses) == 3
     for address in addresses:
         assert len(address.removeprefix("ipc://").encode()) <= IPC_PATH_LIMIT_BYTES
