@@ -14,7 +14,7 @@ from . import invariants
 from .core import Core
 from .eviction.lru import Lru
 from .eviction.policy import Policy
-from .lease import NO_HINTS, Hints, Lease
+from .lease import NO_HINTS, Hints, Lease, Place
 from .native.build import load_library
 from .native.core import NativeCore, formula_of
 from .node import Namespace, token_bytes
@@ -60,7 +60,7 @@ class PrefixCache:
         self.page_tokens = page_tokens
         self.low_water_pages = num_pages // LOW_WATER_DIVISOR
         self.core = _core(num_pages, page_tokens, policy or Lru(num_pages), is_compiled=is_compiled)
-        self.leases: set[Lease] = set()
+        self.leases: dict[Lease, str] = {}
         self._observer: Observer | None = None
         self._audited_pages = 0
 
@@ -127,16 +127,39 @@ class PrefixCache:
         self.core.tell_time(now_s)
 
     def lease(
-        self, namespace: Namespace, token_ids: np.ndarray, *, max_reuse_tokens: int, hints: Hints = NO_HINTS
+        self,
+        namespace: Namespace,
+        token_ids: np.ndarray,
+        *,
+        max_reuse_tokens: int,
+        hints: Hints = NO_HINTS,
+        holder: str = "",
     ) -> Lease:
         """Pin the longest cached prefix of `token_ids`, at most `max_reuse_tokens` of it, until `release`.
 
         When a cached page shares further tokens, the lease gets a page of its own (which may evict) and names the copy
-        to make; its source stays pinned until `copied`. Without a page for it there is no copy and no error.
+        to make; its source stays pinned until `copied`. Without a page for it there is no copy and no error. An
+        observer is told of `holder` when the lease takes or gives pages.
         """
+        if self._observer is not None:
+            self._observer.acting(holder)
         lease = self.core.lease(namespace, token_bytes(token_ids[: max(max_reuse_tokens, 0)]), hints)
-        self.leases.add(lease)
+        self.leases[lease] = holder
         return lease
+
+    def beyond(self, lease: Lease, num_tokens: int) -> tuple[PageId | None, bytes]:
+        """Give up to `num_tokens` tokens that are cached where a new lease's ones end, and the page of the first.
+
+        Of several branches it is the one that a page was copied from, or else the youngest.
+        """
+        namespace, place = lease.namespace, lease.place
+        if lease.copy is not None:
+            place = Place(lease.copy[0], place.depth + lease.copied_tokens)
+        return self.core.beyond(namespace, place, num_tokens)
+
+    def next_victim(self) -> PageId | None:
+        """Find the page that would be evicted first; None while nothing is evictable."""
+        return self.core.next_victim()
 
     def copied(self, lease: Lease) -> None:
         """Unpin the source of the lease's copy: the plan that names it has been sent, and plans run in order."""
@@ -153,6 +176,8 @@ class PrefixCache:
         missing = -(-num_tokens // self.page_tokens) - len(lease.page_ids)
         if missing <= 0:
             return pages_of()
+        if self._observer is not None:
+            self._observer.acting(self.leases[lease])
         pages = self.core.allocate(missing)
         lease.page_ids += pages
         return pages
@@ -163,6 +188,8 @@ class PrefixCache:
         Raises:
             OutOfPages: fewer pages are free or evictable; nothing was changed.
         """
+        if self._observer is not None and leases:
+            self._observer.acting(self.leases[leases[0]])
         pages = self.core.allocate(len(leases))
         for lease, page in zip(leases, pages, strict=True):
             lease.page_ids.append(page)
@@ -175,6 +202,8 @@ class PrefixCache:
         stays its own until `release`. After a flush nothing enters.
         """
         if not lease.is_released:
+            if self._observer is not None:
+                self._observer.acting(self.leases[lease])
             self.core.commit(lease, self._new_tokens(lease, token_ids))
 
     def release(self, lease: Lease, token_ids: np.ndarray) -> None:
@@ -184,14 +213,17 @@ class PrefixCache:
         """
         if lease.is_released:
             return
+        if self._observer is not None:
+            self._observer.acting(self.leases[lease])
         self.core.release(lease, self._new_tokens(lease, token_ids))
-        if self._observer is not None and lease.depth:
-            path = lease.page_ids[: lease.depth // self.page_tokens]
+        if self._observer is not None and len(token_ids):
+            num_whole = lease.depth // self.page_tokens
+            path = lease.page_ids[: max(num_whole, -(-len(token_ids) // self.page_tokens))]
             if lease.place.page is not None:
-                path[-1] = lease.place.page  # the tree's, where the lease has computed an equal one
+                path[num_whole - 1] = lease.place.page  # the tree's, where the lease has computed an equal one
             self._observer.used(path)
         lease.is_released = True
-        self.leases.remove(lease)
+        del self.leases[lease]
 
     def own_pages(self, lease: Lease) -> int:
         """Count the pages that releasing the lease would make free or evictable. O(nodes on the path held alone)."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .lease import Hints, Lease
+from .lease import Hints, Lease, Place
 from .node import Namespace
 from .observer import Observer
 from .pages import Owner, PageId, Pages
@@ -92,6 +92,15 @@ class Core(Cached, Protocol):
 
     def lease(self, namespace: Namespace, query: bytes, hints: Hints) -> Lease:
         """Pin what `find` finds, with a page for the copy where there is one."""
+
+    def beyond(self, namespace: Namespace, place: Place, num_tokens: int) -> tuple[PageId | None, bytes]:
+        """Give the tokens that are cached behind a place, which may lie in a page, and the page of the first.
+
+        Where branches part, the youngest one is followed. Read-only.
+        """
+
+    def next_victim(self) -> PageId | None:
+        """Find the page that would be evicted first."""
 
     def copied(self, lease: Lease) -> None:
         """Unpin the source of the lease's copy."""

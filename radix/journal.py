@@ -29,7 +29,7 @@ PageHash: TypeAlias = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Pages have entered the cache, one behind the other.
+    """Pages have entered the cache, one behind the other; `holder`'s lease has computed them.
 
     `parent_hash` is that of the page before the first; None at the root of the namespace.
     """
@@ -39,24 +39,30 @@ class Stored:
     hashes: list[PageHash]
     page_ids: Pages
     token_ids: bytes
+    holder: str
     time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Pages have left the cache, where `requester` needed room; each was last used at its `used_s`."""
+    """Pages have left the cache, to make room for `holder`; each was last used at its `used_s`.
+
+    Room that is made ahead of need counts for whoever took pages last.
+    """
 
     hashes: list[PageHash]
     page_ids: Pages
     used_s: list[float]
-    requester: str | None
+    holder: str
     time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """Everything was forgotten."""
+    """Everything was forgotten: the pages of `hashes`, each last used at its `used_s`."""
 
+    hashes: list[PageHash]
+    used_s: list[float]
     time_s: float
 
 
@@ -68,8 +74,7 @@ class Journal:
     """Keeps the hash of every whole page in a cache, and tells its listeners of what comes and goes, in order.
 
     Until somebody subscribes the cache isn't observed and nothing is kept. Listeners are called during the cache's own
-    operations: they take notes and return. `requester` names for whom pages are being taken, as the scheduler says.
-    Times are `clock`'s.
+    operations: they take notes and return. `holder` is who has taken or given pages last. Times are `clock`'s.
 
     >>> cache = PrefixCache(num_pages=4, page_tokens=2)
     >>> journal, heard = Journal(cache), []
@@ -85,7 +90,7 @@ class Journal:
 
     def __init__(self, cache: PrefixCache, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.page_tokens = cache.page_tokens
-        self.requester: str | None = None
+        self.holder = ""
         self.clock = clock
         self._cache = cache
         self._listeners: list[Listener] = []
@@ -120,6 +125,10 @@ class Journal:
 
     # --- what the cache tells
 
+    def acting(self, holder: str) -> None:
+        """Note who takes or gives pages."""
+        self.holder = holder
+
     def stored(self, namespace: Namespace, parent_page: PageId | None, page_ids: Pages, token_ids: bytes) -> None:
         """Chain the hashes of new pages and tell of them."""
         parent_hash = None if parent_page is None else self.hash_of_page(parent_page)
@@ -135,6 +144,7 @@ class Journal:
                 hashes=hashes,
                 page_ids=page_ids,
                 token_ids=token_ids,
+                holder=self.holder,
                 time_s=now_s,
             )
         )
@@ -149,7 +159,7 @@ class Journal:
             hashes=self._hash_of_page[indices].tolist(),
             page_ids=array("i", indices.tobytes()),
             used_s=self._used_s[indices].tolist(),
-            requester=self.requester,
+            holder=self.holder,
             time_s=self.clock(),
         )
         self._hash_of_page[indices] = 0
@@ -161,8 +171,12 @@ class Journal:
 
     def cleared(self) -> None:
         """Forget all hashes and tell so."""
+        held = self._hash_of_page != 0
+        event = Cleared(
+            hashes=self._hash_of_page[held].tolist(), used_s=self._used_s[held].tolist(), time_s=self.clock()
+        )
         self._hash_of_page[:] = 0
-        self._tell(Cleared(time_s=self.clock()))
+        self._tell(event)
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:

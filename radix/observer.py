@@ -14,6 +14,9 @@ class Observer(Protocol):
     It must not call the cache. Pages are named by id; an id stands for the same page from `stored` to `removed`.
     """
 
+    def acting(self, holder: str) -> None:
+        """Take notice that what follows is done for the lease of `holder`, until somebody else is named."""
+
     def stored(self, namespace: Namespace, parent_page: PageId | None, page_ids: Pages, token_ids: bytes) -> None:
         """Take notice that whole pages have entered, one behind the other, the first behind `parent_page` or a root.
 
@@ -27,7 +30,7 @@ class Observer(Protocol):
         """
 
     def used(self, page_ids: Pages) -> None:
-        """Take notice that a request whose path this is has ended; nothing may have changed."""
+        """Take notice that a lease with these pages has ended; one that is only partly filled may be among them."""
 
     def cleared(self) -> None:
         """Take notice that everything is forgotten."""

@@ -73,6 +73,26 @@ class PureCore:
             self._take_copy(lease, fork)
         return lease
 
+    def beyond(self, namespace: Namespace, place: Place, num_tokens: int) -> tuple[PageId | None, bytes]:
+        """Give the tokens that are cached behind a place, which may lie in a page, and the page of the first."""
+        edges = self.tree.edges
+        node = edges.roots.get(namespace) if place.page is None else edges.home_of(place.page)
+        depth, first, tokens = place.depth, None, b""
+        while node is not None and len(tokens) < num_tokens * TOKEN_BYTES:
+            if depth == node.end:
+                node = next(reversed(node.children.values()), None)
+                continue
+            if first is None:
+                first = node.pages[(depth - node.start) // self.page_tokens]
+            tokens += node.key[(depth - node.start) * TOKEN_BYTES :][: num_tokens * TOKEN_BYTES - len(tokens)]
+            depth = node.end
+        return first, tokens
+
+    def next_victim(self) -> PageId | None:
+        """Find the page that would be evicted first."""
+        node = self.tree.queue.head()
+        return None if node is None else node.pages[-1]
+
     def copied(self, lease: Lease) -> None:
         """Unpin the source of the lease's copy."""
         if lease.copy_source is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
-from wire.messages import Admission, Reuse, ids_to_bytes
+from wire.messages import Admission, Miss, Reuse, ids_to_bytes
 
 from .draft import Draft
 from .fit import can_fit, lease_if_fits
@@ -64,6 +64,16 @@ def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> Non
     draft.admissions.append((running, _admission(running)))
 
 
+def _explained(state: State, running: Running) -> Miss | None:
+    if state.explainer is None:
+        return None
+    computing = [*state.prefilling.values(), *(each for sent in state.in_flight for each, _ in sent.chunks)]
+    miss = state.explainer.explain(running.request, running.lease, computing)
+    if state.belt is not None and (idle_s := state.explainer.returned_s(running.lease, miss)) is not None:
+        state.belt.note_return(idle_s)
+    return miss
+
+
 def _admission(running: Running) -> Admission:
     """What the runner must know of the request; its ids only when sampling looks back at them."""
     request, sampling = running.request, running.request.sampling
@@ -95,6 +105,8 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
         cached_tokens=lease.cached_tokens,
         copied_tokens=lease.copied_tokens,
         queue_s=now_s - request.arrived_s,
+        idle_s=state.explainer.idle_s(lease) if state.explainer is not None else None,
+        miss=_explained(state, running),
     )
     counters.prompt_tokens_total += request.prompt_tokens
     counters.cached_tokens_total += lease.cached_tokens

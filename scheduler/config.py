@@ -30,6 +30,7 @@ class SchedulerConfig:
         0.5, "Part of the waiting requests, and of their work, that may go before one, at most."
     )
     overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one, at most.")
+    explain_misses: bool = flag(True, "Say of each request why the part of its prompt that was not reused was not.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")
 
     def __post_init__(self) -> None:

@@ -17,7 +17,11 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     known = request.num_tokens
     logprobs = prompt_logprobs.look_up(state, request)
     lease = state.cache.lease(
-        request.namespace, request.token_ids, max_reuse_tokens=request.reusable_tokens, hints=request.hints
+        request.namespace,
+        request.token_ids,
+        max_reuse_tokens=request.reusable_tokens,
+        hints=request.hints,
+        holder=request.request_id,
     )
     lengths = state.output_length.of(request.namespace)
     expected_pages = _expected_pages(state, request, lengths)

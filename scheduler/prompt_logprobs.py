@@ -28,7 +28,9 @@ def look_up(state: State, request: Request) -> Logprobs:
     if wanted is None or sampling.num_top_logprobs or sampling.logprob_ids or not scores.is_used:
         return np.empty(0, np.float32)
     token_ids = request.token_ids
-    lease = state.cache.lease(request.namespace, token_ids, max_reuse_tokens=request.prompt_tokens)
+    lease = state.cache.lease(
+        request.namespace, token_ids, max_reuse_tokens=request.prompt_tokens, holder=request.request_id
+    )
     page_ids = lease.page_ids[:]
     if lease.copy is not None:
         # A copy that is not made: what is known stands beside its source.

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from radix.cache import PrefixCache
 from radix.eviction import POLICIES
+from radix.journal import Journal
 from wire.messages import Chunk
 
+from .belt import Belt
 from .config import SchedulerConfig
 from .cost import StepCost, Work
+from .explain import Explainer
 from .output_length import OutputLength
 from .queue import Queue
 from .request import ClientId, Running
@@ -67,6 +70,7 @@ class State:
 
     `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
     that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
+    `explainer` and `belt` are None when nobody wants to know; `journal` keeps nothing while nobody listens.
     """
 
     config: SchedulerConfig
@@ -74,6 +78,9 @@ class State:
     cache: PrefixCache
     scores: Scores
     waiting: Queue
+    journal: Journal
+    explainer: Explainer | None
+    belt: Belt | None
     running: dict[str, Running] = field(default_factory=dict)
     prefilling: dict[int, Running] = field(default_factory=dict)
     decoding: dict[int, Running] = field(default_factory=dict)
@@ -99,11 +106,15 @@ def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> 
     """An empty scheduler over a pool of `limits.pool_tokens`."""
     num_pages = limits.pool_tokens // page_tokens
     cache = PrefixCache(num_pages=num_pages, page_tokens=page_tokens, policy=POLICIES[config.eviction](num_pages))
+    journal = Journal(cache)
     return State(
         config=config,
         limits=limits,
         cache=cache,
         scores=Scores(num_pages=num_pages, page_tokens=page_tokens),
         waiting=Queue(cache, policy=config.policy),
+        journal=journal,
+        explainer=Explainer(cache, journal) if config.explain_misses else None,
+        belt=Belt(cache, journal) if config.explain_misses else None,
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

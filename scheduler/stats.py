@@ -13,6 +13,7 @@ def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: st
     """A snapshot of the state and all counters."""
     cache, limits = state.cache, state.limits
     oldest = state.waiting.oldest()
+    belt = asdict(state.belt.reading()) if state.belt is not None else {}
     return Stats(
         model_fingerprint=limits.model_fingerprint,
         device=limits.device,
@@ -33,4 +34,5 @@ def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: st
         scheduler_busy_s_total=scheduler_busy_s,
         stuck=stuck,
         **asdict(state.counters),
+        **belt,
     )

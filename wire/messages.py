@@ -114,16 +114,51 @@ ToScheduler = Submit | Cancel | Finish | Control | Ask | Answer
 # --- scheduler -> tokenizer
 
 
+class Evicted(Struct, frozen=True, kw_only=True):
+    """When a page went that would have been reused, how long it had been unused by then, and for which request.
+
+    `made_room_for` is None when everything was flushed.
+    """
+
+    ago_s: float
+    idle_s: float
+    made_room_for: str | None
+
+
+MissCause = Literal["never_seen", "forked", "evicted", "namespace", "too_short", "in_flight", "bypassed"]
+"""`forked`: what is cached goes on in another way. What these mean is in docs/explain.md."""
+
+
+class Miss(Struct, frozen=True, kw_only=True):
+    """Why a prompt's token at `position`, the first that was computed, was not found.
+
+    `given_ids` (int32) are the prompt's next tokens, `expected_ids` those that the cache holds in their place, 16 at
+    most. `relative` is the request that computed what is cached there, or that was computing it. `namespace` is what
+    differs when another namespace has the prefix.
+    """
+
+    cause: MissCause
+    position: int
+    given_ids: bytes
+    expected_ids: bytes
+    relative: str | None
+    evicted: Evicted | None = None
+    namespace: Literal["salt", "adapter", "weights"] | None = None
+
+
 class Reuse(Struct, frozen=True, kw_only=True):
     """What a request's first scheduling found in the cache, in prompt tokens.
 
-    `copied_tokens` is the part of `cached_tokens` that came by copying a forked page.
+    `copied_tokens` is the part of `cached_tokens` that came by copying a forked page. The last of the cached pages had
+    not been used for `idle_s`. `miss` says why no more was found; both are None without `--explain-misses`.
     """
 
     prompt_tokens: int
     cached_tokens: int
     copied_tokens: int
     queue_s: float
+    idle_s: float | None = None
+    miss: Miss | None = None
 
 
 class Tokens(Struct, frozen=True, kw_only=True, tag=True):
@@ -184,8 +219,11 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
 
     `prompt_tokens_total` counts all prompt tokens at first scheduling, `cached_tokens_total` those of them that were
     found cached then. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the request that came first
-    of those in the queue has been there. `stuck` is None while all is well, else the sentence that says what hangs.
-    Nothing is sent before the runner is ready, so a tokenizer that has `Stats` may serve.
+    of those in the queue has been there. An unused page stays for `belt_s`; the next to go was used `next_victim_s`
+    ago; half of the sessions that return do so within `expected_return_s`, and the share `survival` of them within
+    `belt_s`. These are None without `--explain-misses`, and until enough has happened. `stuck` is None while all is
+    well, else the sentence that says what hangs. Nothing is sent before the runner is ready, so a tokenizer that has
+    `Stats` may serve.
     """
 
     model_fingerprint: str = ""
@@ -221,6 +259,10 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     worst_displacement_tokens: int = 0
     worst_wait_s: float = 0.0
     oldest_wait_s: float = 0.0
+    belt_s: float | None = None
+    next_victim_s: float | None = None
+    expected_return_s: float | None = None
+    survival: float | None = None
     stuck: str | None = None
 
 

@@ -159,6 +159,21 @@ class NativeCore:
             self._hear()
         return lease
 
+    def beyond(self, namespace: Namespace, place: Place, num_tokens: int) -> tuple[PageId | None, bytes]:
+        """Give the tokens that are cached behind a place, which may lie in a page, and the page of the first."""
+        root = self._roots.get(namespace, _NONE)
+        if place.page is None and root == _NONE:
+            return None, b""
+        tokens = bytearray(num_tokens * TOKEN_BYTES)
+        page = _NONE if place.page is None else place.page
+        count = self._library.radix_beyond(self._tree, root, page, place.depth, _address(tokens), num_tokens)
+        return (self._figures[_PLACE], bytes(tokens[: count * TOKEN_BYTES])) if count else (None, b"")
+
+    def next_victim(self) -> PageId | None:
+        """Find the page that would be evicted first."""
+        page = int(self._library.radix_next_victim(self._tree))
+        return None if page < 0 else page
+
     def copied(self, lease: Lease) -> None:
         """Unpin the source of the lease's copy."""
         if lease.copy_source is not None:

@@ -28,6 +28,8 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
     "tell_time": (None, (_TREE, c_double)),
     "find": (None, (_TREE, c_int32, *_TOKENS)),
     "lease": (None, (_TREE, c_int32, *_TOKENS)),
+    "beyond": (c_int64, (_TREE, c_int32, *_PLACE, c_void_p, c_int64)),
+    "next_victim": (c_int32, (_TREE,)),
     "unpin": (None, (_TREE, *_PLACE)),
     "allocate": (c_bool, (_TREE, c_int64)),
     "commit": (None, (_TREE, c_void_p, *_TOKENS)),

@@ -147,6 +147,17 @@ class CacheMachine(RuleBasedStateMachine):
         assert self._picture() == before
         assert self.cache.version == version
 
+    @rule(base=PICK, namespace=NAMESPACE)
+    def what_lies_beyond_goes_on_from_what_was_found(self, base: int, namespace: Namespace) -> None:
+        known = array(self.seen[base % len(self.seen)])
+        lease = self.cache.lease(namespace, known, max_reuse_tokens=len(known))
+        _, tokens = self.cache.beyond(lease, 20)
+        longer = np.concatenate([known[: lease.cached_tokens], np.frombuffer(tokens, np.int32)])
+        self.cache.release(lease, known[:0])
+        num_whole = len(longer) - len(longer) % self.page_tokens
+        assert self.cache.match(namespace, longer) >= num_whole
+        self.cache.next_victim()
+
     # --- operations, with what each promises
 
     def _admit(self, namespace: Namespace, base: int, num_pages: int, off: int, tail: list[int]) -> Request:

@@ -116,18 +116,17 @@ def test_only_what_was_not_there_is_told_and_behind_the_page_that_was() -> None:
 @pytest.mark.usefixtures("each_core")
 def test_an_eviction_tells_who_needed_room_and_when_each_page_was_last_used() -> None:
     now_s = [10.0]
-    cache, journal, events = watched(num_pages=4, now_s=now_s)
+    cache, _, events = watched(num_pages=4, now_s=now_s)
     serve(cache, [1, 2, 3, 4])
     now_s[0] = 20.0
     serve(cache, [1, 2])
     now_s[0] = 30.0
-    journal.requester = "big"
-    start(cache, [7, 8, 9, 10, 11, 12, 13, 14])
+    cache.extend(cache.lease(CHAT, ids([7]), max_reuse_tokens=0, holder="big"), 8)
     stored, removed = events[0], [event for event in events if isinstance(event, Removed)]
     assert isinstance(stored, Stored)
     used_s = {page: at for event in removed for page, at in zip(event.hashes, event.used_s, strict=True)}
     assert used_s == dict(zip(stored.hashes, [20.0, 10.0], strict=True))
-    assert {(event.requester, event.time_s) for event in removed} == {("big", 30.0)}
+    assert {(event.holder, event.time_s) for event in removed} == {("big", 30.0)}
 
 
 @pytest.mark.usefixtures("each_core")

@@ -85,6 +85,12 @@ class Twins:
         self._compare(lease)
         return lease
 
+    def beyond(self, namespace: Namespace, place: Place, num_tokens: int) -> tuple[PageId | None, bytes]:
+        return self._both(lambda core: core.beyond(namespace, place, num_tokens))
+
+    def next_victim(self) -> PageId | None:
+        return self._both(lambda core: core.next_victim())
+
     def copied(self, lease: Lease) -> None:
         self.one.copied(lease)
         self.other.copied(self._twin_of(lease))

@@ -177,6 +177,26 @@ API void radix_lease(Core* core, int32_t root_id, const int32_t* query, int64_t 
   core->publish();
 }
 
+// Copies the tokens behind a place, along the youngest branches; returns how many. Figure: kPlace, the first one's page.
+API int64_t radix_beyond(Core* core, int32_t root_id, int32_t page, int32_t depth, int32_t* tokens, int64_t count) {
+  auto [node, at] = core->tree.position_at(root_id, page, depth);
+  int64_t num_copied = 0;
+  while (node && num_copied < count) {
+    const int64_t skipped = at - node->start, run = std::min<int64_t>(node->end() - at, count - num_copied);
+    if (run && !num_copied) core->figures[kPlace] = node->pages[skipped / core->page_tokens];
+    std::copy_n(node->key.data() + skipped, run, tokens + num_copied);
+    num_copied += run;
+    at += static_cast<int32_t>(run);
+    node = node->last_child;
+  }
+  return num_copied;
+}
+
+API int32_t radix_next_victim(Core* core) {
+  const Node* node = core->tree.queue.head();
+  return node ? node->pages.back() : -1;
+}
+
 API void radix_unpin(Core* core, int32_t page, int32_t depth) {
   core->begin();
   core->tree.unpin(page, depth);

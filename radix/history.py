@@ -1,0 +1,59 @@
+"""What has gone from the cache lately, and for whom: so that a miss can be told from something never seen.
+
+Bounded: of more than `capacity` pages the ones that went first are forgotten, and so are pages that have come back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from .journal import Cleared, Event, PageHash, Removed, Stored
+
+
+class Eviction(NamedTuple):
+    """A page went at `time_s`, last used at `used_s`, to make room for `holder`; None: everything was flushed."""
+
+    time_s: float
+    used_s: float
+    holder: str | None
+
+
+class History:
+    """The last evictions by the page's hash; a listener of a `Journal`. 200 bytes a page.
+
+    >>> history = History(capacity=2)
+    >>> history.hear(Cleared(hashes=[1, 2, 3], used_s=[5.0, 6.0, 7.0], time_s=9.0))
+    >>> history.find(1), history.find(3)
+    (None, Eviction(time_s=9.0, used_s=7.0, holder=None))
+    """
+
+    def __init__(self, *, capacity: int) -> None:
+        self._capacity = capacity
+        self._evictions: OrderedDict[PageHash, Eviction] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._evictions)
+
+    def find(self, page_hash: PageHash) -> Eviction | None:
+        """Look up when a page went; None when it didn't, or too long ago. O(1)."""
+        return self._evictions.get(page_hash)
+
+    def hear(self, event: Event) -> None:
+        """Take notice of what the journal tells. O(pages)."""
+        match event:
+            case Stored():
+                if self._evictions:
+                    for page_hash in event.hashes:
+                        self._evictions.pop(page_hash, None)
+            case Removed():
+                self._note(event.hashes, event.used_s, event.time_s, event.holder)
+            case Cleared():
+                self._note(event.hashes, event.used_s, event.time_s, None)
+
+    def _note(self, hashes: list[PageHash], used_s: list[float], time_s: float, holder: str | None) -> None:
+        evictions = self._evictions
+        for page_hash, used in zip(hashes, used_s, strict=True):
+            evictions[page_hash] = Eviction(time_s, used, holder)
+        while len(evictions) > self._capacity:
+            evictions.popitem(last=False)
