@@ -12,15 +12,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from .errors import BadModel
+from .text.word_encoder import LLAMA3_WORDS, QWEN2_WORDS
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 _NEEDED = {"gpt2": ("tokens", "merges"), "llama": ("tokens", "scores")}
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3_WORDS = _CONTRACTIONS + r"\p{N}{1,3}" + _REST
-_QWEN2_WORDS = _CONTRACTIONS + r"\p{N}" + _REST
 
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 _QWEN2_NAMES = ("qwen2", "deepseek-r1-qwen")
@@ -88,9 +84,9 @@ def _byte_level(metadata: dict[str, Any], warnings: list[str]) -> Tokenizer:
 
 def _pre_tokenizer(rules: str, warnings: list[str]) -> pre_tokenizers.PreTokenizer:
     if rules in _LLAMA3_NAMES:
-        return _split_by(_LLAMA3_WORDS)
+        return _split_by(LLAMA3_WORDS)
     if rules in _QWEN2_NAMES:
-        return _split_by(_QWEN2_WORDS)
+        return _split_by(QWEN2_WORDS)
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if rules in _SMOLLM_NAMES:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])

@@ -64,7 +64,7 @@ _NOTHING = _Known("", array("i"), array("q"), array("q"), array("q"))
 class PrefixEncoder:
     """Encodes like `encode`, reusing the ids of earlier texts up to a special token."""
 
-    def __init__(self, encode: Callable[[str], list[int]], added: Sequence[AddedToken]) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], added: Sequence[AddedToken]) -> None:
         self._encode = encode
         self._added = {token.text: token for token in added if token.text}
         self._added_ids = frozenset(token.token_id for token in self._added.values())

@@ -9,6 +9,7 @@ import contextlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -16,6 +17,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers
 
 from .prefix_encoder import AddedToken, PrefixEncoder
+from .word_encoder import word_encoder
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -58,8 +60,10 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens = _special_tokens(files.tokenizer_config)
         self.eos_token_ids = _eos_token_ids(backend, files, self.special_tokens.get("eos_token"))
+        self._words = word_encoder(backend, partial(self._encode_texts, add_special_tokens=False))
+        self._frame = _frame(backend)
         self._prefixes = PrefixEncoder(
-            lambda text: self._encode_whole(text, add_special_tokens=False),
+            self._encode_plain,
             [
                 AddedToken(
                     text=token.content,
@@ -96,9 +100,12 @@ class Tokenizer:
 
         Without special tokens to add, as for a rendered chat, only what no earlier text began with is tokenised.
         """
-        if add_special_tokens:
-            return self._encode_whole(text, add_special_tokens=True)
-        return self.encode_chat(text).tolist()
+        if not add_special_tokens:
+            return self.encode_chat(text).tolist()
+        if self._frame is None:
+            return self._encode_texts([text], add_special_tokens=True)[0]
+        before, behind = self._frame
+        return [*before, *self._encode_plain(text), *behind]
 
     def encode_chat(self, text: str) -> array[int]:
         """Token ids of a rendered chat, of which only what no earlier text began with is tokenised; not to be changed.
@@ -111,9 +118,16 @@ class Tokenizer:
         """Whether a special token begins at `index`, so that what stands before it is tokenised on its own."""
         return self._prefixes.is_cut(text, index)
 
-    def _encode_whole(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def _encode_plain(self, text: str) -> Sequence[int]:
+        """Token ids of the whole text, without special tokens of the tokenizer's own."""
+        if self._words is not None:
+            return self._words.encode(text)
+        return self._encode_texts([text], add_special_tokens=False)[0]
+
+    def _encode_texts(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         # The library's plain `encode` would hold the interpreter's lock.
-        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of `token_ids`."""
@@ -146,6 +160,21 @@ class Tokenizer:
         values = [_BYTE_OF.get(character) for character in token]
         known = bytes(value for value in values if value is not None)
         return known if len(known) == len(values) else token.encode()
+
+
+def _frame(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]] | None:
+    """The special tokens that go before and behind any text, or None when that can't be told."""
+    post_processor = backend.post_processor
+    steps = orjson.loads(post_processor.__getstate__()) if post_processor is not None else {"type": "ByteLevel"}
+    kinds = {step["type"] for step in steps.get("processors", [steps])}
+    if not kinds <= {"ByteLevel", "TemplateProcessing"}:
+        return None
+    bare = backend.encode("a", add_special_tokens=False).ids
+    framed = backend.encode("a", add_special_tokens=True).ids
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return framed[:start], framed[start + len(bare) :]
+    return None
 
 
 def _byte_alphabet() -> dict[str, int]:
