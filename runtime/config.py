@@ -46,7 +46,7 @@ class HttpConfig:
     tool_call_parser: str = flag(
         "auto",
         "How the model writes tool calls; auto takes it from the chat template.",
-        choices=("auto", "none", "hermes", "llama", "mistral", "pythonic"),
+        choices=("auto", "none", "hermes", "llama", "mistral", "pythonic", "qwen3_coder"),
     )
     reasoning_parser: str = flag(
         "auto",

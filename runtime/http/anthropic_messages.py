@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from runtime.generation import Delta, End, Generation
 from runtime.text.grammar import json_grammar
-from runtime.text.pieces import Call, Piece, Text, Thought
+from runtime.text.pieces import Arguments, Call, Piece, Text, Thought
 from wire.errors import Refused
 from wire.sampling import MAX_STOP_STRINGS, RANGES, Grammar, SamplingParams
 
@@ -69,7 +69,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
     with spelled(_NAMES):
         prompts = prompts_of(turn, place, request_id=request_id)
         async with front.generator.start_all(prompts, times) as generations:
-            answer = _Answer(Answers(turn, generations), is_marked=cache_ttl_s(fields) > 0)
+            answers = Answers(turn, generations, is_streamed=is_stream)
+            answer = _Answer(answers, is_marked=cache_ttl_s(fields) > 0)
             if is_stream:
                 return await stream(request, generations, _Events(answer), request_id=request_id, ending=_ENDING)
             blocks = await _blocks(answer)
@@ -143,7 +144,7 @@ async def _blocks(answer: _Answer) -> list[dict[str, object]]:
     for kind, group in itertools.groupby(pieces, type):
         run = list(group)
         calls = [_whole_call(answer, each) for each in run if isinstance(each, Call)]
-        text = "".join(each.text for each in run if not isinstance(each, Call))
+        text = "".join(each.text for each in run if isinstance(each, Text | Thought))
         blocks += calls or [_empty_block(kind) | {"text" if kind is Text else "thinking": text}]
     return blocks
 
@@ -171,11 +172,7 @@ class _Events:
             events.append(named_event({"type": "message_start", "message": self._answer.message([])}))
         self._answer.end = step.end
         for piece in step.pieces:
-            if self._kind is not type(piece) or isinstance(piece, Call):
-                events += self._begin(piece)
-            text = piece.arguments if isinstance(piece, Call) else piece.text
-            assert self._said is not None, "a block has begun"
-            events.append(self._said.of(text))
+            events += self._told(piece)
         return events
 
     def last(self) -> Sequence[bytes]:
@@ -183,7 +180,18 @@ class _Events:
         ends: dict[str, object] = {"type": "message_delta", "delta": self._answer.stop(), "usage": self._answer.usage()}
         return (*self._close(), named_event(ends), named_event({"type": "message_stop"}))
 
-    def _begin(self, piece: Piece) -> list[bytes]:
+    def _told(self, piece: Piece) -> list[bytes]:
+        match piece:
+            case Call():
+                events, text = self._begin(piece), piece.arguments
+            case Arguments():
+                events, text = [], piece.text
+            case _:
+                events, text = [] if self._kind is type(piece) else self._begin(piece), piece.text
+        assert self._said is not None, "a block has begun"
+        return [*events, self._said.of(text)]
+
+    def _begin(self, piece: Text | Thought | Call) -> list[bytes]:
         """Begin the block of a piece, and end the one before."""
         events = self._close()
         self._index += 1

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from runtime.generation import Delta, End, Generation, Prompt, TokenLogprob
 from runtime.merged import merged
 from runtime.text.answer_form import AnswerReader
-from runtime.text.pieces import Call, Piece
+from runtime.text.pieces import Arguments, Call, Piece
 from wire.errors import Cancelled, Refused
 from wire.sampling import MAX_LOGIT_BIAS, SamplingParams
 
@@ -39,12 +39,12 @@ class Turn:
 
     @property
     def _is_read(self) -> bool:
-        return bool(self.chat.tools.names) or self.with_thoughts
+        return bool(self.chat.tools.allowed) or self.with_thoughts
 
-    def reader(self) -> AnswerReader:
+    def reader(self, *, is_streamed: bool) -> AnswerReader:
         """Reads one answer."""
         prompt = self.prompt.text if self.with_thoughts else None
-        return self.front.answer_form.reader(tool_names=self.chat.tools.names, prompt=prompt)
+        return self.front.answer_form.reader(tools=self.chat.tools.allowed, prompt=prompt, is_streamed=is_streamed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,22 @@ class Count:
 
     thought_tokens: int = 0
     calls: int = 0
+    has_whole_call: bool = False
 
 
 @dataclass(slots=True)
 class Answers:
-    """The answers to one chat as they come; `counts` has one for each."""
+    """The answers to one chat as they come; `counts` has one for each. Calls are told in parts where it is streamed."""
 
     turn: Turn
     generations: Sequence[Generation]
+    is_streamed: bool
     counts: list[Count] = field(init=False)
     _readers: list[AnswerReader] = field(init=False)
 
     def __post_init__(self) -> None:
         self.counts = [Count() for _ in self.generations]
-        self._readers = [self.turn.reader() for _ in self.generations]
+        self._readers = [self.turn.reader(is_streamed=self.is_streamed) for _ in self.generations]
 
     async def steps(self) -> AsyncIterator[tuple[int, Step]]:
         """The steps of all answers, each with its answer's index.
@@ -109,11 +111,12 @@ class Answers:
 
     def _up_to_one_call(self, i: int, pieces: list[Piece]) -> list[Piece]:
         """Who wants one call at a time has the whole answer with it."""
-        if self.counts[i].calls:
+        if self.counts[i].has_whole_call:
             return []
-        num = next((k + 1 for k, piece in enumerate(pieces) if isinstance(piece, Call)), 0)
+        num = next((k + 1 for k, piece in enumerate(pieces) if _ends_a_call(piece)), 0)
         if not num:
             return pieces
+        self.counts[i].has_whole_call = True
         self.generations[i].finish()
         return pieces[:num]
 
@@ -121,6 +124,16 @@ class Answers:
     def num_thought_tokens(self) -> int:
         """Tokens of thoughts in all answers."""
         return sum(count.thought_tokens for count in self.counts)
+
+
+def _ends_a_call(piece: Piece) -> bool:
+    match piece:
+        case Call():
+            return piece.is_whole
+        case Arguments():
+            return piece.is_last
+        case _:
+            return False
 
 
 async def prepared(front: Front, chat: Chat, sampling: SamplingParams, *, with_thoughts: bool = True) -> Turn:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from runtime.generation import Delta, TokenLogprob
-from runtime.text.pieces import Call, Piece, Text, Thought
+from runtime.text.pieces import Arguments, Call, Piece, Text, Thought
 from runtime.text.tokenizer import Tokenizer
 from wire.errors import Refused
 from wire.sampling import RANGES, SamplingParams
@@ -71,7 +71,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     names = _NAMES if fields.raw("max_completion_tokens") is None else _NAMES | _NEW_NAMES
     with spelled(names):
         async with front.generator.start_all(prompts, times) as generations:
-            answers = Answers(turn, generations)
+            answers = Answers(turn, generations, is_streamed=answering.is_stream)
             if answering.is_stream:
                 return await stream(request, generations, _Events(answering, answers), request_id=answering.id)
             body = await _whole(answering, answers)
@@ -195,6 +195,8 @@ def _deltas(pieces: Sequence[Piece], answers: Answers, num_calls: int) -> list[d
             case Call():
                 deltas.append({"tool_calls": [{"index": num_calls, **_call(piece, answers)}]})
                 num_calls += 1
+            case Arguments():
+                deltas.append({"tool_calls": [{"index": num_calls - 1, "function": {"arguments": piece.text}}]})
     return deltas
 
 

@@ -84,7 +84,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     with spelled(_NAMES):
         prompts = prompts_of(turn, place, request_id=str(echo["id"]))
         async with front.generator.start_all(prompts, times) as generations:
-            answer = _Answer(Answers(turn, generations), echo)
+            answer = _Answer(Answers(turn, generations, is_streamed=is_stream), echo)
             headers = {"X-Request-Id": str(echo["id"])}
             if is_stream:
                 ending = Ending(good=(), bad=lambda error: (named_event(answer.failed(error)),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from runtime.text.pieces import Call, Piece, Text, Thought
+from runtime.text.pieces import Arguments, Call, Piece, Text, Thought
 
 Item = dict[str, object]
 
@@ -21,26 +21,34 @@ class Items:
         self._kind: type[Piece] | None = None
         self._id = ""
         self._texts: list[str] = []
+        self._call: Item = {}
         self._logprobs: list[dict[str, object]] = []
         self.output: list[Item] = []
 
     def add(self, piece: Piece, logprobs: Sequence[dict[str, object]] = ()) -> Iterator[dict[str, object]]:
         """Add a piece; gives the events that tell of it."""
-        if isinstance(piece, Call):
-            yield from self.close()
-            yield from self._call(piece)
-            return
-        if self._kind is not type(piece):
-            yield from self.close()
-            yield from self._open(type(piece))
-        self._texts.append(piece.text)
-        self._logprobs += logprobs
-        more = {"logprobs": list(logprobs)} if isinstance(piece, Text) else {}
-        yield self._event(f"{self._text_event}.delta", content_index=0, delta=piece.text, **more)
+        match piece:
+            case Call():
+                yield from self.close()
+                yield from self._open_call(piece)
+                yield from self._more_arguments(piece.arguments, is_last=piece.is_whole)
+            case Arguments():
+                yield from self._more_arguments(piece.text, is_last=piece.is_last)
+            case Text() | Thought():
+                if self._kind is not type(piece):
+                    yield from self.close()
+                    yield from self._open(type(piece))
+                self._texts.append(piece.text)
+                self._logprobs += logprobs
+                more = {"logprobs": list(logprobs)} if isinstance(piece, Text) else {}
+                yield self._event(f"{self._text_event}.delta", content_index=0, delta=piece.text, **more)
 
     def close(self, *, is_whole: bool = True) -> Iterator[dict[str, object]]:
         """End the item that is open, if one is; gives the events that say so."""
         if self._kind is None:
+            return
+        if self._kind is Call:  # its last arguments have not come
+            yield from self._close_call("incomplete")
             return
         text = "".join(self._texts)
         more = {"logprobs": self._logprobs} if self._kind is Text else {}
@@ -58,9 +66,10 @@ class Items:
         yield {"type": "response.output_item.added", "output_index": len(self.output), "item": item}
         yield self._event("response.content_part.added", content_index=0, part=self._part(""))
 
-    def _call(self, call: Call) -> Iterator[dict[str, object]]:
+    def _open_call(self, call: Call) -> Iterator[dict[str, object]]:
+        self._kind, self._texts, self._logprobs = Call, [], []
         self._id = self._new_id("fc")
-        item: Item = {
+        self._call = {
             "id": self._id,
             "type": "function_call",
             "call_id": self._new_call_id(),
@@ -68,12 +77,22 @@ class Items:
             "arguments": "",
             "status": "in_progress",
         }
-        yield {"type": "response.output_item.added", "output_index": len(self.output), "item": item}
-        yield self._event("response.function_call_arguments.delta", delta=call.arguments)
-        yield self._event("response.function_call_arguments.done", name=call.name, arguments=call.arguments)
-        whole = item | {"arguments": call.arguments, "status": "completed"}
-        yield {"type": "response.output_item.done", "output_index": len(self.output), "item": whole}
-        self.output.append(whole)
+        yield {"type": "response.output_item.added", "output_index": len(self.output), "item": self._call}
+
+    def _more_arguments(self, text: str, *, is_last: bool) -> Iterator[dict[str, object]]:
+        self._texts.append(text)
+        if text:
+            yield self._event("response.function_call_arguments.delta", delta=text)
+        if is_last:
+            yield from self._close_call("completed")
+
+    def _close_call(self, status: str) -> Iterator[dict[str, object]]:
+        arguments = "".join(self._texts)
+        yield self._event("response.function_call_arguments.done", name=self._call["name"], arguments=arguments)
+        item = self._call | {"arguments": arguments, "status": status}
+        yield {"type": "response.output_item.done", "output_index": len(self.output), "item": item}
+        self.output.append(item)
+        self._kind = None
 
     @property
     def _text_event(self) -> str:

@@ -47,9 +47,9 @@ class ToolWish:
     is_single: bool = False
 
     @property
-    def names(self) -> frozenset[str]:
+    def allowed(self) -> tuple[Tool, ...]:
         """The tools that an answer may call."""
-        return frozenset() if self.choice == "none" else frozenset(tool.name for tool in self.callable)
+        return () if self.choice == "none" else self.callable
 
     def only(self, names: Sequence[str], *, field: str) -> ToolWish:
         """This wish with no other tools to be called than `names`.

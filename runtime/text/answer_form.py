@@ -23,6 +23,7 @@ from .tool_calls.hermes import HermesForm
 from .tool_calls.llama import LlamaForm
 from .tool_calls.mistral import MistralForm
 from .tool_calls.pythonic import PythonicForm
+from .tool_calls.qwen_xml import QwenXmlForm
 from .tool_calls.reader import CallReader
 
 CALL_FORMS: Mapping[str, CallForm] = {
@@ -30,6 +31,7 @@ CALL_FORMS: Mapping[str, CallForm] = {
     "llama": LlamaForm(),
     "mistral": MistralForm(),
     "pythonic": PythonicForm(),
+    "qwen3_coder": QwenXmlForm(),
 }
 
 THOUGHT_TAGS: Mapping[str, ThoughtTags] = {
@@ -63,14 +65,17 @@ class AnswerForm:
         """How many letters and digits a call's id must have; None: any number."""
         return None if self.calls is None else self.calls.id_characters
 
-    def reader(self, *, tool_names: Collection[str], prompt: str | None) -> AnswerReader:
-        """Reads one answer to a chat whose text is `prompt` (None: its thoughts are text); without tools, no calls."""
+    def reader(self, *, tools: Collection[Tool], prompt: str | None, is_streamed: bool = False) -> AnswerReader:
+        """Reads one answer to a chat whose text is `prompt` (None: its thoughts are text); without tools, no calls.
+
+        Where the answer is streamed, calls are told as they are written.
+        """
         thoughts = self.thoughts
         return AnswerReader(
             None
             if thoughts is None or prompt is None
             else ThoughtReader(thoughts, is_open=thoughts.is_open_in(prompt)),
-            None if self.calls is None or not tool_names else CallReader(self.calls, tool_names),
+            None if self.calls is None or not tools else CallReader(self.calls, tools, is_streamed=is_streamed),
         )
 
     def forced(self, tools: Sequence[Tool], *, prompt: str, is_single: bool, field: str) -> Grammar:
@@ -164,7 +169,7 @@ def _call_form_in(template: str) -> str | None:
     if "[TOOL_CALLS]" in template:
         return "mistral"
     if "<tool_call>" in template:
-        return None if "<function=" in template else "hermes"  # the other is Qwen3-Coder's, in XML
+        return "qwen3_coder" if "<function=" in template else "hermes"
     if '{"name": function name, "parameters":' in template:
         return "llama"
     if "func_name1(" in template or "[func_name" in template:

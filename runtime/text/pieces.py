@@ -21,10 +21,19 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One whole tool call; `arguments` is the text of a JSON object."""
+    """A tool call; `arguments` is the text of a JSON object, or how it begins where the call is not whole yet."""
 
     name: str
     arguments: str
+    is_whole: bool = True
 
 
-Piece = Text | Thought | Call
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """More of the arguments of the call before; a call whose last ones never come went wrong, or was cut off."""
+
+    text: str
+    is_last: bool
+
+
+Piece = Text | Thought | Call | Arguments

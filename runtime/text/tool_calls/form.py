@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
@@ -21,34 +21,75 @@ class Tool:
     parameters: dict[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
+class Body(Protocol):
+    """What a call consists of; `at` is how far it has been looked through."""
+
+    at: int
+
+    def end(self, text: str) -> int | None:
+        """Where it ends, if that is in `text`, which is what the last call had, and more."""
+
+
+class Telling(Protocol):
+    """A call of `name` that is told while it is written; up to `at` its text has been told."""
+
+    name: str
+
+    @property
+    def at(self) -> int:
+        """An index into the text that the call stands in."""
+
+    def more(self, text: str) -> str:
+        """More of its arguments, as JSON; their last character is not among it. `text` is the last one's, and more.
+
+        Raises:
+            NotACall: they are wrong, and all before the mistake has been told.
+        """
+
+    def last(self, text: str, call: Call) -> str:
+        """What was not told yet of the arguments of `call`, the whole one.
+
+        Raises:
+            NotACall: another one was told.
+        """
+
+
 class CallForm(Protocol):
     """One way of writing tool calls.
 
     A call begins with one of `marks` anywhere, or, at the start of the answer and right behind another call, with one
-    of the brackets in `anchors`. It goes on with brackets that close again, strings between any of `quotes` aside;
-    behind them `closings` may stand, which belong to it. Templates of some models want ids of `id_characters`.
+    of the brackets in `anchors`. It goes on with its body; behind that `closings` may stand, which belong to it.
+    Templates of some models want ids of `id_characters`.
     """
 
     marks: tuple[str, ...]
     anchors: str
     closings: tuple[str, ...]
-    quotes: str
     id_characters: int | None
 
     def body_at(self, text: str) -> int | None:
-        """Where the brackets open in `text`, what stands behind a mark; None while that is not certain.
+        """Where the body begins in `text`, what stands behind a mark; None while that is not certain.
 
         A longer text must not change what is certain.
 
         Raises:
-            NotACall: they never will.
+            NotACall: it never will.
         """
 
-    def calls(self, text: str) -> list[Call]:
-        """The calls in `text`, which ends with its closing bracket.
+    def body(self, start: int) -> Body:
+        """The body that begins at `start`."""
+
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
+        """The calls in `text`, which stands behind a mark and ends with its body; calls of `tools` are right.
 
         Raises:
             NotACall: it is none.
+        """
+
+    def telling(self, text: str, start: int, tools: Mapping[str, Tool]) -> Telling | None:
+        """The first call behind a mark that ends at `start` of `text`; None while its name is not there.
+
+        Forms that never give one are told when they are whole.
         """
 
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
@@ -103,12 +144,37 @@ def made_call(name: str, arguments: object) -> Call:
     """
     if not isinstance(arguments, dict):
         raise NotACall
+    return Call(name, written(arguments))
+
+
+def written(value: object) -> str:
+    """The JSON of a value.
+
+    Raises:
+        NotACall: it holds what JSON in UTF-8 can't.
+    """
     try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise NotACall from error
-    return Call(name, text)
+    return text
+
+
+def parameters_of(tool: Tool) -> tuple[dict[str, dict[str, object]], list[str], frozenset[str]]:
+    """The schemas of a tool's parameters, their names in the order to write them (required ones first), and those."""
+    properties, required = tool.parameters.get("properties"), tool.parameters.get("required")
+    schemas = {
+        name: schema if isinstance(schema, dict) else {}
+        for name, schema in (properties.items() if isinstance(properties, dict) else ())
+    }
+    first = [name for name in (required if isinstance(required, list) else []) if name in schemas]
+    return schemas, [*first, *(name for name in schemas if name not in first)], frozenset(first)
+
+
+def shared_schemas(tool: Tool) -> dict[str, object]:
+    """What a tool's parameters may refer to."""
+    return {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
 
 
 def json_rule(schema: dict[str, object]) -> str:
@@ -125,7 +191,7 @@ def object_rules(tools: Sequence[Tool], arguments_name: str) -> str:
             "properties": {"name": {"const": tool.name}, arguments_name: tool.parameters},
             "required": ["name", arguments_name],
             "additionalProperties": False,
-            **{key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters},
+            **shared_schemas(tool),
         }
         for tool in tools
     ]
@@ -136,18 +202,3 @@ def object_rules(tools: Sequence[Tool], arguments_name: str) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
-
-
-class ObjectForm:
-    """What the formats have in common whose calls are one JSON object each."""
-
-    quotes = '"'
-    id_characters: int | None = None
-
-    def body_at(self, text: str) -> int | None:
-        """The object."""
-        return plain_body_at(text, "{")
-
-    def calls(self, text: str) -> list[Call]:
-        """One call."""
-        return [json_call(parsed_json(text))]

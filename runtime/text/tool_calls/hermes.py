@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .form import ObjectForm, Tool, object_rules
+from .form import Tool, object_rules
+from .objects import ObjectForm
 
 
 class HermesForm(ObjectForm):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runtime.text.pieces import Call
 
-from .form import MAX_HEAD_CHARACTERS, NotACall, Tool, json_call, made_call, object_rules, parsed_json
+from .brackets import Brackets
+from .form import MAX_HEAD_CHARACTERS, NotACall, Telling, Tool, json_call, made_call, object_rules, parsed_json
+from .objects import NAMED_OBJECT, told_from
 
-_NAME = r"(?P<name>[\w.\-]+)(?:\[CALL_ID\][\w\-]+)?(?:\[ARGS\])?\s*"
+_NAME = r"(?P<name>[\w.\-]{1,256})(?:\[CALL_ID\][\w\-]+)?(?:\[ARGS\])?\s*"
 _BODY = re.compile(rf"\s*(?:(?=[\[{{])|{_NAME}(?={{))")
+_LISTED = re.compile(rf"\s{{0,64}}\[?\s{{0,64}}{NAMED_OBJECT}")
+_NAMED = re.compile(rf"\s{{0,64}}{_NAME}(?={{)")
 _UNFINISHED = re.compile(r"\s*(?:[\w.\-]+(?:\[[A-Z_]*\]?[\w\-]*)*\s*)?")
 
 
@@ -20,7 +24,6 @@ class MistralForm:
     marks: tuple[str, ...] = ("[TOOL_CALLS]",)
     anchors = ""
     closings: tuple[str, ...] = ()
-    quotes = '"'
     id_characters: int | None = 9
 
     def body_at(self, text: str) -> int | None:
@@ -32,7 +35,15 @@ class MistralForm:
             return None
         raise NotACall
 
-    def calls(self, text: str) -> list[Call]:
+    def body(self, start: int) -> Brackets:
+        """Its brackets."""
+        return Brackets(start, '"')
+
+    def telling(self, text: str, start: int, tools: Mapping[str, Tool]) -> Telling | None:
+        """The first call's arguments as they are written; the others of a list come when it is whole."""
+        return told_from(_NAMED.match(text, start) or _LISTED.match(text, start))
+
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
         """All calls of a list, or the one."""
         head = _BODY.match(text)
         if head is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runtime.text.pieces import Call
 
-from .form import NotACall, Tool, json_rule, made_call, plain_body_at
+from .brackets import Brackets
+from .form import NotACall, Tool, json_rule, made_call, parameters_of, plain_body_at, shared_schemas
 
 _JSON_NAMES: dict[str, object] = {"true": True, "false": False, "null": None}
 
@@ -20,14 +21,20 @@ class PythonicForm:
     marks: tuple[str, ...] = ("<|python_start|>",)
     anchors = "["
     closings: tuple[str, ...] = ("<|python_end|>",)
-    quotes = "\"'"
     id_characters: int | None = None
 
     def body_at(self, text: str) -> int | None:
         """The list."""
         return plain_body_at(text, "[")
 
-    def calls(self, text: str) -> list[Call]:
+    def body(self, start: int) -> Brackets:
+        """Its brackets."""
+        return Brackets(start, "\"'")
+
+    def telling(self, text: str, start: int, tools: Mapping[str, Tool]) -> None:
+        """Python is only read whole."""
+
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
         """All calls of the list."""
         try:
             with warnings.catch_warnings(action="ignore"):  # of odd escapes in strings
@@ -89,19 +96,13 @@ def _key(node: ast.expr | None) -> str:
 
 def _rules(tool: Tool, rule: str) -> str:
     """Lark of one function: `rule` is the call, `rule_K` its arguments from the K-th on, `rule_tail_K` with a comma."""
-    properties = tool.parameters.get("properties")
-    schemas = properties if isinstance(properties, dict) else {}
-    required = tool.parameters.get("required")
-    first = [name for name in (required if isinstance(required, list) else []) if name in schemas]
-    names = first + [name for name in schemas if name not in first]
+    schemas, names, required = parameters_of(tool)
     lines = [f'{rule}: {json.dumps(tool.name + "(")} {rule}_0 ")"']
     for k, name in enumerate(names):
         item = f"{json.dumps(f'{name}=')} {rule}_value_{k} {rule}_tail_{k + 1}"
-        is_required = name in first
+        is_required = name in required
         lines.append(f"{rule}_{k}: {item}" + ("" if is_required else f" | {rule}_{k + 1}"))
         lines.append(f'{rule}_tail_{k}: ", " {item}' + ("" if is_required else f" | {rule}_tail_{k + 1}"))
-        schema = schemas[name] if isinstance(schemas[name], dict) else {}
-        shared = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
-        lines.append(f"{rule}_value_{k}: {json_rule(shared | schema)}")
+        lines.append(f"{rule}_value_{k}: {json_rule(shared_schemas(tool) | schemas[name])}")
     lines += [f'{rule}_{len(names)}: ""', f'{rule}_tail_{len(names)}: ""']
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ TOOL_TEMPLATE = (
 )
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom\u00e9"}}\n</tool_call>'
+LONG_CALL = CALL.replace("Rom\u00e9", "Rom\u00e9" * 100)
 THOUGHT = "<think>\nWhere?\n</think>\n\n"
 
 

@@ -9,7 +9,7 @@ import anthropic
 import pytest
 
 from tests.fakes import Script, Server, running_server, text_ids
-from tests.runtime.http.chats import CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
+from tests.runtime.http.chats import CALL, LONG_CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
 from wire.messages import Refused, Submit
 
 USER = [{"role": "user", "content": "Warm?"}]
@@ -64,6 +64,18 @@ async def test_thoughts_and_calls_are_blocks(server: Server, client: anthropic.A
     assert message.stop_reason == "tool_use"
     assert message.usage.output_tokens == len(f"{THOUGHT}Let me look.\n{CALL}\n{CALL}".encode()) + 1
     assert message.usage.cache_read_input_tokens == 3
+
+
+async def test_a_streams_input_comes_as_it_is_written(server: Server, client: anthropic.AsyncAnthropic) -> None:
+    answers(server.scheduler, LONG_CALL)
+    snapshots = []
+    async with client.messages.stream(**WISH | {"max_tokens": 900}, tools=TOOLS) as stream:
+        async for event in stream:
+            if event.type == "input_json":
+                snapshots.append(event.snapshot)
+        message = await stream.get_final_message()
+    assert len(snapshots) > 5
+    assert snapshots[-1] == message.content[0].input == {"city": "Romé" * 100}
 
 
 async def test_the_events_of_a_stream_come_in_their_order(server: Server, client: anthropic.AsyncAnthropic) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.fakes import Server, running_server
-from tests.runtime.http.chats import CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
+from tests.runtime.http.chats import CALL, LONG_CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
 from wire.messages import Finish
 
 USER = [{"role": "user", "content": "Warm?"}]
@@ -49,7 +49,7 @@ async def test_a_call_comes_as_a_call(server: Server, client: openai.AsyncOpenAI
 
 
 async def test_a_stream_tells_the_same_as_the_whole(server: Server, client: openai.AsyncOpenAI) -> None:
-    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}\n{CALL}")
+    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}\n{LONG_CALL}")
     async with client.chat.completions.stream(**WISH) as stream:
         events = [event async for event in stream]
         message = (await stream.get_final_completion()).choices[0].message
@@ -60,7 +60,14 @@ async def test_a_stream_tells_the_same_as_the_whole(server: Server, client: open
     assert "".join(chunk.choices[0].delta.model_extra.get("reasoning_content", "") for chunk in chunks) == "Where?"
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
     indices = [call.index for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
-    assert indices == [0, 1]
+    assert indices == sorted(indices)
+    assert set(indices) == {0, 1}
+    for index in (0, 1):
+        parts = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or [] if call.index == index]
+        assert [bool(call.id) for call in parts] == [True] + [False] * (len(parts) - 1)
+        arguments = [call.function.arguments for call in parts]
+        assert json.loads("".join(arguments)) == {"city": "Romé" * (100 if index else 1)}
+    assert len([text for text in arguments if text]) > 5, "as they are written"
 
 
 async def test_results_and_earlier_calls_go_into_the_prompt(server: Server, client: openai.AsyncOpenAI) -> None:
@@ -127,6 +134,18 @@ async def test_a_wrong_call_is_text(server: Server, client: openai.AsyncOpenAI) 
     answers(server.scheduler, wrong)
     choice = (await client.chat.completions.create(**WISH)).choices[0]
     assert (choice.message.content, choice.finish_reason) == (wrong, "stop")
+
+
+async def test_a_call_that_goes_wrong_in_a_stream_is_left_without_its_end(
+    server: Server, client: openai.AsyncOpenAI
+) -> None:
+    begin = f'{{"city": "{"Rome" * 100}", "days": '
+    answers(server.scheduler, f'<tool_call>{{"name": "weather", "arguments": {begin}oops}}}}')
+    chunks = [chunk.choices[0] async for chunk in await client.chat.completions.create(**WISH, stream=True)]
+    calls = [call for choice in chunks for call in choice.delta.tool_calls or []]
+    assert "".join(call.function.arguments for call in calls) == begin
+    assert "".join(choice.delta.content or "" for choice in chunks) == "oops}}"
+    assert chunks[-1].finish_reason == "tool_calls"
 
 
 async def test_thoughts_can_stay_in_the_text(server: Server, client: openai.AsyncOpenAI) -> None:

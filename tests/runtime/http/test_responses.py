@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.fakes import END_OF_TURN, Script, Server, running_server, text_ids
-from tests.runtime.http.chats import CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
+from tests.runtime.http.chats import CALL, LONG_CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "Looks.", "parameters": SCHEMA, "strict": False}
@@ -68,7 +68,7 @@ async def test_thoughts_text_and_calls_are_items(server: Server, client: openai.
 
 
 async def test_a_stream_tells_the_same_as_the_whole(server: Server, client: openai.AsyncOpenAI) -> None:
-    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}\n{CALL}")
+    answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}\n{LONG_CALL}")
     async with client.responses.stream(**WISH, tools=TOOLS) as stream:
         events = [event async for event in stream]
         response = await stream.get_final_response()
@@ -86,6 +86,27 @@ async def test_a_stream_tells_the_same_as_the_whole(server: Server, client: open
     assert "".join(deltas) == "Let me look."
     thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
     assert "".join(thoughts) == "Where?"
+    for item in done[2:]:
+        parts = [
+            event.delta
+            for event in events
+            if event.type == "response.function_call_arguments.delta" and event.item_id == item.id
+        ]
+        assert "".join(parts) == item.arguments
+    assert len(parts) > 5, "as they are written"
+    wholes = [event.arguments for event in events if event.type == "response.function_call_arguments.done"]
+    assert [json.loads(whole) for whole in wholes] == [{"city": "Romé"}, {"city": "Romé" * 100}]
+
+
+async def test_a_call_that_is_cut_off_in_a_stream_is_an_incomplete_item(
+    server: Server, client: openai.AsyncOpenAI
+) -> None:
+    server.scheduler.script = lambda _: Script(text_ids(CALL[:-20]), reason="length")
+    async with client.responses.stream(**WISH, tools=TOOLS) as stream:
+        events = [event async for event in stream]
+    (call,) = [event.item for event in events if event.type == "response.output_item.done"]
+    assert (call.type, call.status) == ("function_call", "incomplete")
+    assert events[-1].type == "response.incomplete"
 
 
 async def test_the_events_of_a_message_come_in_their_order(server: Server) -> None:

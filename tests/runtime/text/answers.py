@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Protocol
 
-from runtime.text.pieces import Call, Piece, Text, Thought
+from runtime.text.pieces import Arguments, Call, Piece, Text, Thought
 
 
 class Reader(Protocol):
@@ -28,4 +29,19 @@ def read(reader: Reader, text: str, cuts: Sequence[int] = ()) -> list[Piece]:
             case _:
                 joined.append(piece)
     assert all(piece.text for piece in joined if not isinstance(piece, Call))
+    return joined
+
+
+def whole_calls(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces with the arguments of each call joined to it, and spaced as those of whole calls are."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, Arguments):
+            call = joined[-1]
+            assert isinstance(call, Call) and not call.is_whole
+            text = call.arguments + piece.text
+            text = json.dumps(json.loads(text), ensure_ascii=False) if piece.is_last else text
+            joined[-1] = Call(call.name, text, is_whole=piece.is_last)
+        else:
+            joined.append(piece)
     return joined

@@ -47,7 +47,7 @@ def _form(calls: str, thoughts: str, *special: str) -> AnswerForm:
     ("template", "calls", "thoughts"),
     [
         ("{{ '<tool_call>' }}", "hermes", None),
-        ("<tool_call>\n<function=example>", None, None),
+        ("<tool_call>\n<function=example>", "qwen3_coder", None),
         ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]", "mistral", None),
         ('Respond in the format {"name": function name, "parameters": dictionary}. <|python_tag|>', "llama", None),
         ("[func_name1(params_name1=params_value1)]", "pythonic", None),
@@ -74,7 +74,7 @@ def test_marks_that_are_special_tokens_are_shown() -> None:
 
 
 def test_thoughts_and_calls_are_read_from_one_answer() -> None:
-    reader = _form("hermes", "think").reader(tool_names={"time"}, prompt=PROMPT)
+    reader = _form("hermes", "think").reader(tools=[TIME], prompt=PROMPT)
     text = '<think>\nWhat?\n</think>\n\nSo.\n<tool_call>{"name": "time"}</tool_call>'
     assert read(reader, text, range(len(text))) == [Thought("What?"), Text("So."), Call("time", "{}")]
 
@@ -84,16 +84,19 @@ RIGHT = {
     "llama": '{"name": "weather", "parameters": {"city": "Rome", "unit": "C"}}',
     "mistral": '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome", "unit": "C"}}]',
     "pythonic": '[weather(city="Rome", unit="C")]',
+    "qwen3_coder": (
+        "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n"
+        '<parameter=unit>\n"C"\n</parameter>\n</function>\n</tool_call>'
+    ),
 }
 TWO = {
     "hermes": RIGHT["hermes"] + '\n<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>',
     "llama": RIGHT["llama"] + '; {"name": "time", "parameters": {}}',
     "mistral": RIGHT["mistral"][:-1] + ', {"name": "time", "arguments": {}}]',
     "pythonic": '[weather(city="Rome", unit="C"), time()]',
+    "qwen3_coder": RIGHT["qwen3_coder"] + "\n<tool_call>\n<function=time>\n</function>\n</tool_call>",
 }
-WRONG = {
-    name: [text.replace("weather", "wether"), text.replace('"Rome"', "5"), "Hello."] for name, text in RIGHT.items()
-}
+WRONG = {name: [text.replace("weather", "wether"), text.replace('"C"', "5"), "Hello."] for name, text in RIGHT.items()}
 
 
 def _takes(form: AnswerForm, text: str, backend: tokenizers.Tokenizer, *, is_single: bool, prompt: str) -> bool:
@@ -116,7 +119,7 @@ def test_a_forced_answer_is_a_call_that_can_be_read(name: str, special: tuple[st
     assert _takes(form, TWO[name], backend, is_single=False, prompt=PROMPT)
     assert not _takes(form, TWO[name], backend, is_single=True, prompt=PROMPT)
     assert not any(_takes(form, text, backend, is_single=True, prompt=PROMPT) for text in WRONG[name])
-    calls = read(form.reader(tool_names={"weather", "time"}, prompt=PROMPT), TWO[name])
+    calls = read(form.reader(tools=[WEATHER, TIME], prompt=PROMPT), TWO[name])
     rome = Call("weather", json.dumps({"city": "Rome", "unit": "C"}))
     assert calls == [rome, Call("time", "{}")]
 
@@ -159,4 +162,4 @@ def test_a_template_without_tools_has_no_form() -> None:
     form = find_answer_form("{{ messages }}", _tokenizer(_backend()), calls="auto", thoughts="auto")
     assert form.calls is None
     assert form.shown_ids == frozenset()
-    assert read(form.reader(tool_names=(), prompt=PROMPT), "<tool_call>") == [Text("<tool_call>")]
+    assert read(form.reader(tools=(), prompt=PROMPT), "<tool_call>") == [Text("<tool_call>")]

@@ -7,20 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.answer_form import CALL_FORMS
-from runtime.text.pieces import Call, Piece, Text
+from runtime.text.pieces import Arguments, Call, Piece, Text
+from runtime.text.tool_calls.form import Tool
 from runtime.text.tool_calls.reader import CallReader
-from tests.runtime.text.answers import read
+from tests.runtime.text.answers import read, whole_calls
 
-NAMES = {"f", "get_weather", "a.b"}
+STRINGS = {"type": "object", "properties": {key: {"type": "string"} for key in ("city", "s", "t")}}
+TOOLS = [Tool(name=name, parameters=STRINGS) for name in ("f", "get_weather", "a.b")]
 ROME = Call("get_weather", '{"city": "Rome"}')
+HARD = '\n 5 "<x>\\\n\t'
 EMPTY = Call("f", "{}")
 TRICKY = Call(
     "f", json.dumps({"x": 'a"}]</tool_call>[TOOL_CALLS]\\', "y": [1, {"z": None}], "é": "日本"}, ensure_ascii=False)
 )
 
 
-def _read(form: str, text: str, cuts: list[int] | None = None) -> list[Piece]:
-    return read(CallReader(CALL_FORMS[form], NAMES), text, cuts or [])
+def _read(form: str, text: str, cuts: list[int] | None = None, *, is_streamed: bool = False) -> list[Piece]:
+    return read(CallReader(CALL_FORMS[form], TOOLS, is_streamed=is_streamed), text, cuts or [])
+
+
+def _streamed(form: str, text: str, cuts: list[int]) -> list[Piece]:
+    """What a stream tells, with the parts of each call joined."""
+    return whole_calls(_read(form, text, cuts, is_streamed=True))
+
+
+def _xml(name: str, **parameters: str) -> str:
+    values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters.items())
+    return f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"
 
 
 def _object(call: Call, arguments: str = "arguments") -> str:
@@ -55,10 +68,18 @@ def _object(call: Call, arguments: str = "arguments") -> str:
         ("pythonic", "<|python_start|>[a.b(x=-1, y=[true, None], z={'k': (1.5,)})]<|python_end|>", [
             Call("a.b", '{"x": -1, "y": [true, null], "z": {"k": [1.5]}}')
         ]),
+        ("qwen3_coder", f"Look.\n{_xml('get_weather', city='Rome')}", [Text("Look."), ROME]),
+        ("qwen3_coder", f"{_xml('f')}\n{_xml('get_weather', city='Rome')} Done.", [EMPTY, ROME, Text("Done.")]),
+        ("qwen3_coder", _xml("f", n="5", b="True", o='{"a": [1]}', w="C"), [
+            Call("f", '{"n": 5, "b": true, "o": {"a": [1]}, "w": "C"}')
+        ]),
+        ("qwen3_coder", _xml("f", s=HARD, t=""), [Call("f", json.dumps({"s": HARD, "t": ""}))]),
     ],
 )  # fmt: skip
 def test_calls_are_taken_out_of_the_text(form: str, text: str, pieces: list[Piece]) -> None:
     assert _read(form, text) == pieces
+    for cuts in ([], list(range(len(text)))):
+        assert _streamed(form, text, cuts) == pieces
 
 
 @pytest.mark.parametrize(
@@ -92,6 +113,11 @@ def test_calls_are_taken_out_of_the_text(form: str, text: str, pieces: list[Piec
         ("pythonic", r"[g(x='\d')]"),
         ("pythonic", "[" + "(" * 500 + ")" * 500 + "]"),
         ("pythonic", "[" + ".".join("a" * 3000) + "()]"),
+        ("qwen3_coder", _xml("unknown", city="Rome")),
+        ("qwen3_coder", '<tool_call>{"name": "f"}</tool_call>'),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nRo"),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nRome\n</function>"),
+        ("qwen3_coder", "<tool_call>\n<function=f>what?</function>"),
     ],
 )
 def test_what_is_no_right_call_stays_text_as_it_was_written(form: str, text: str) -> None:
@@ -103,8 +129,64 @@ def test_a_right_call_behind_a_wrong_one_is_found() -> None:
     assert _read("hermes", f"{wrong}<tool_call>{_object(ROME)}</tool_call>") == [Text(wrong), ROME]
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", f"<tool_call>{_object(TRICKY)}</tool_call>"),
+        ("llama", _object(TRICKY, "parameters")),
+        ("mistral", f"[TOOL_CALLS] [{_object(TRICKY)}]"),
+        ("mistral", f"[TOOL_CALLS]f[ARGS]{TRICKY.arguments}"),
+        ("qwen3_coder", _xml("f", s="x" * 40, n="5")),
+    ],
+)
+def test_a_stream_tells_arguments_as_they_are_written_and_only_what_is_right(form: str, text: str) -> None:
+    pieces = _read(form, text, list(range(len(text))), is_streamed=True)
+    (begin,) = [piece for piece in pieces if isinstance(piece, Call)]
+    more = [piece for piece in pieces if isinstance(piece, Arguments)]
+    assert (begin.name, begin.is_whole) == ("f", False)
+    assert len(more) > 10
+    assert [piece.is_last for piece in more] == [False] * (len(more) - 1) + [True]
+    told = begin.arguments + "".join(piece.text for piece in more[:-1])
+    for end in range(len(told)):
+        with pytest.raises(ValueError):
+            json.loads(told[:end])
+
+
+_F = '<tool_call>{"name": "f", "arguments": '
+_X = "<tool_call><function=f><parameter=s>x"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "told", "rest"),
+    [
+        ("hermes", _F + '{"s": "x", "n": oops}}', '{"s": "x", "n": ', "oops}}"),
+        ("hermes", _F + '{"s": "x"} oops}!', '{"s": "x"', "} oops}!"),
+        ("hermes", _F + '{"s": "x"}, "name": "a.b"}', '{"s": "x"', '}, "name": "a.b"}'),
+        ("hermes", _F + '{"s": "\\ud800 and", "t": 5}} so', '{"s": "', '\\ud800 and", "t": 5}} so'),
+        ("qwen3_coder", _X + "</parameter> oops </function> so", '{"s": "x"', " oops </function> so"),
+    ],
+)  # fmt: skip
+def test_a_call_that_goes_wrong_in_a_stream_never_parses_and_the_rest_is_text(
+    form: str, text: str, told: str, rest: str
+) -> None:
+    for cuts in (list(range(len(text))), list(range(0, len(text), 7))):
+        first, *others = _read(form, text, cuts, is_streamed=True)
+        assert isinstance(first, Call)
+        parts = [each.text for each in others if isinstance(each, Arguments)]
+        assert first.arguments + "".join(parts) == told
+        assert others[len(parts) :] == [Text(rest)]
+
+
+def test_of_a_call_that_is_cut_off_in_a_stream_nothing_comes_as_text() -> None:
+    pieces = _read(
+        "hermes", '<tool_call>{"name": "f", "arguments": {"s": "x", "n": tr', list(range(60)), is_streamed=True
+    )
+    assert {type(piece) for piece in pieces} == {Call, Arguments}
+    assert not any(piece.is_last for piece in pieces if isinstance(piece, Arguments))
+
+
 def test_text_before_a_possible_call_flows() -> None:
-    reader = CallReader(CALL_FORMS["hermes"], NAMES)
+    reader = CallReader(CALL_FORMS["hermes"], TOOLS)
     assert reader.push("Let me <tool") == [Text("Let me")]
     assert reader.push("box") == [Text(" <toolbox")]
 
@@ -114,6 +196,10 @@ _SNIPPETS = {
     "llama": ["<|python_tag|>", ";", _object(ROME, "parameters"), _object(TRICKY), "<|", "{", "}", '"', "\\"],
     "mistral": ["[TOOL_CALLS]", f"[{_object(ROME)}]", "f[ARGS]", "{}", "[CALL_ID]", "x1", "[", "]", '"'],
     "pythonic": ["[f()]", "[get_weather(city='R\"o)me')]", "<|python_start|>", "<|python_end|>", "[", "(", "'", ")]"],
+    "qwen3_coder": [
+        "<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=s>", "<parameter=x>",
+        "</parameter>", "5", "<", "{", '"',
+    ],
 }  # fmt: skip
 
 
@@ -133,6 +219,12 @@ def test_any_cuts_give_the_same_as_the_whole_and_nothing_is_lost(form: str, data
             assert piece.text.strip() in text
         elif isinstance(piece, Call):
             assert isinstance(json.loads(piece.arguments), dict)
+    streamed = _streamed(form, text, cuts)
+    assert [each for each in streamed if isinstance(each, Call) and each.is_whole] == [
+        each for each in whole if isinstance(each, Call)
+    ]
+    if not any(isinstance(piece, Call) and not piece.is_whole for piece in streamed):
+        assert streamed == whole
 
 
 @pytest.mark.parametrize("form", CALL_FORMS)
@@ -153,15 +245,25 @@ def test_calls_between_texts_are_all_found(form: str, data: st.DataObject) -> No
         "llama": "; ".join(_object(call, "parameters") for call in calls),
         "mistral": f"[TOOL_CALLS] [{', '.join(map(_object, calls))}]",
         "pythonic": f"[{', '.join(_pythonic(call) for call in calls)}]",
+        "qwen3_coder": "\n".join(_written_xml(call) for call in calls),
     }
     cuts = data.draw(st.lists(st.integers(0, len(texts[form])), max_size=12))
     assert _read(form, texts[form], cuts) == calls
+    assert _streamed(form, texts[form], cuts) == calls
 
 
 def _pythonic(call: Call) -> str:
     return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in json.loads(call.arguments).items())})"
 
 
-def test_a_long_call_in_small_pieces_takes_linear_time() -> None:
+def _written_xml(call: Call) -> str:
+    return _xml(call.name, **{key: json.dumps(value) for key, value in json.loads(call.arguments).items()})
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_long_call_in_small_pieces_takes_linear_time(is_streamed: bool) -> None:
     call = Call("f", json.dumps({"x": "y\\" * 100_000}))
-    assert _read("hermes", f"<tool_call>{_object(call)}</tool_call>", list(range(0, 400_000, 7))) == [call]
+    pieces = _read(
+        "hermes", f"<tool_call>{_object(call)}</tool_call>", list(range(0, 400_000, 7)), is_streamed=is_streamed
+    )
+    assert whole_calls(pieces) == [call]
