@@ -17,6 +17,7 @@ from runtime.text.pieces import Call, Piece, Text, Thought
 from runtime.text.shared import num_shared
 from runtime.text.template import ChatTemplate, Message
 from runtime.text.tokenizer import Tokenizer
+from runtime.text.tool_calls.form import Tool
 
 from .conversations import Answer, Conversation, call_id
 
@@ -144,7 +145,8 @@ def _read(generated: str, prompt: str, conversation: Conversation, model: Model)
     hidden = model.tokenizer.special_ids - model.form.shown_ids
     ids = [token_id for token_id in model.encode(generated) if token_id not in hidden]
     text = model.tokenizer.decode(ids, skip_special_tokens=False)
-    reader = model.form.reader(tool_names=conversation.tool_names, prompt=prompt)
+    tools = [Tool(name=name) for name in conversation.tool_names]
+    reader = model.form.reader(tools=tools, prompt=prompt)
     return [*reader.push(text), *reader.flush()]
 
 
