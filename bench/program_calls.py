@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,23 +62,23 @@ def optimum_tokens(prompts: Sequence[Sequence[int]], answered: Sequence[Sequence
     """Prompt tokens that must be computed when nothing is forgotten and the order is the best.
 
     Every distinct beginning is computed once, but for what an answer has computed already; a prompt's last token is
-    always computed, for its answer's first. `answered` are prompts with their answers, as token ids.
+    always computed, for its answer's first. `answered` are the prompts with their answers, in the same order; where
+    the two together are cut into other tokens than the prompt alone, the answer counts for nothing.
 
-    >>> optimum_tokens([[1, 2, 3], [1, 2, 4], [1, 2, 4]], [])
+    >>> optimum_tokens([[1, 2, 3], [1, 2, 4], [1, 2, 4]], [[1, 2, 3, 0], [1, 2, 4, 0], [1, 2, 4, 0]])
     5
-    >>> optimum_tokens([[1, 2], [1, 2, 7, 8, 5]], [[1, 2, 7, 8]])
+    >>> optimum_tokens([[1, 2], [1, 2, 7, 8, 5]], [[1, 2, 7, 8], [1, 2, 7, 8, 5, 0]])
     4
     """
-    # Among sorted bytes, a neighbour has the longest beginning in common.
-    known = sorted(_key(ids[:-1]) for ids in answered)
+    calls = sorted((_key(prompt), _key(whole[:-1])) for prompt, whole in zip(prompts, answered, strict=True))
     total = 0
     before = b""
-    for key in sorted(map(_key, prompts)):
-        i = bisect.bisect_left(known, key)
-        neighbours = (before, *known[max(0, i - 1) : i + 1])
-        shared = max(common_length(key, other) for other in neighbours) // TOKEN_BYTES
-        total += max(1, len(key) // TOKEN_BYTES - shared)
-        before = key
+    for i, (prompt, _) in enumerate(calls):
+        # What an answer has computed stands behind a prompt that this one begins with, and that comes before it.
+        known = [before, *(whole for asked, whole in calls[:i] if prompt.startswith(asked) and whole.startswith(asked))]
+        shared = max(common_length(prompt, other) for other in known) // TOKEN_BYTES
+        total += max(1, len(prompt) // TOKEN_BYTES - shared)
+        before = prompt
     return total
 
 
