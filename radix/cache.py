@@ -14,13 +14,14 @@ from . import invariants
 from .core import Core
 from .eviction.lru import Lru
 from .eviction.policy import Policy
-from .lease import NO_HINTS, Hints, Lease, Place
+from .lease import NO_HINTS, ROOT, Hints, Lease, Place
 from .native.build import load_library
 from .native.core import NativeCore, formula_of
-from .node import Namespace, token_bytes
+from .node import TOKEN_BYTES, Namespace, token_bytes
 from .observer import Observer
 from .pages import QUARANTINED, TREE, OutOfPages, PageId, Pages, pages_of
 from .pure import PureCore
+from .tails import Tails
 from .waiters import Waiters
 
 __all__ = ["NO_HINTS", "Hints", "Lease", "Namespace", "OutOfPages", "PageId", "Pages", "PrefixCache"]
@@ -62,6 +63,7 @@ class PrefixCache:
         self.core = _core(num_pages, page_tokens, policy or Lru(num_pages), is_compiled=is_compiled)
         self.leases: dict[Lease, str] = {}
         self._observer: Observer | None = None
+        self._tails = Tails()
         self._audited_pages = 0
 
     @property
@@ -97,7 +99,7 @@ class PrefixCache:
     @property
     def version(self) -> int:
         """A number that has grown whenever the result of a match could have changed."""
-        return self.core.version
+        return self.core.version + self._tails.version
 
     @property
     def waiters(self) -> Waiters:
@@ -109,7 +111,11 @@ class PrefixCache:
 
         O(len(token_ids)), whatever the number of edges, plus a look at eight forks at most.
         """
-        whole_tokens, fork_tokens = self.core.find(namespace, token_bytes(token_ids))
+        query = token_bytes(token_ids)
+        whole_tokens, fork_tokens = self.core.find(namespace, query)
+        if self._tails:
+            place = self.core.follow(namespace, ROOT, query)
+            fork_tokens = max(fork_tokens, self._longest_tail(namespace, place, query)[1])
         return whole_tokens + fork_tokens
 
     def match_pages(self, namespace: Namespace, token_ids: np.ndarray) -> int:
@@ -137,22 +143,28 @@ class PrefixCache:
     ) -> Lease:
         """Pin the longest cached prefix of `token_ids`, at most `max_reuse_tokens` of it, until `release`.
 
-        When a cached page shares further tokens, the lease gets a page of its own (which may evict) and names the copy
-        to make; its source stays pinned until `copied`. Without a page for it there is no copy and no error. An
-        observer is told of `holder` when the lease takes or gives pages.
+        When a cached page, or the tail of another lease, shares further tokens, the lease gets a page of its own (which
+        may evict) and names the copy to make; its source stays until `copied`. Without a page for it there is no copy
+        and no error. An observer is told of `holder` when the lease takes or gives pages.
         """
         if self._observer is not None:
             self._observer.acting(holder)
-        lease = self.core.lease(namespace, token_bytes(token_ids[: max(max_reuse_tokens, 0)]), hints)
+        query = token_bytes(token_ids[: max(max_reuse_tokens, 0)])
+        lease = self.core.lease(namespace, query, hints)
+        if self._tails:
+            self._copy_tail(lease, query)
         self.leases[lease] = holder
         return lease
 
     def beyond(self, lease: Lease, num_tokens: int) -> tuple[PageId | None, bytes]:
         """Give up to `num_tokens` tokens that are cached where a new lease's ones end, and the page of the first.
 
-        Of several branches it is the one that a page was copied from, or else the youngest.
+        Of several branches it is the one that a page was copied from, or else the youngest. Behind what a running
+        request's page was copied for, nothing is cached.
         """
         namespace, place = lease.namespace, lease.place
+        if lease.copy is not None and lease.copy_source is None:
+            return None, b""
         if lease.copy is not None:
             place = Place(lease.copy[0], place.depth + lease.copied_tokens)
         return self.core.beyond(namespace, place, num_tokens)
@@ -162,9 +174,10 @@ class PrefixCache:
         return self.core.next_victim()
 
     def copied(self, lease: Lease) -> None:
-        """Unpin the source of the lease's copy: the plan that names it has been sent, and plans run in order."""
+        """Let go of the source of the lease's copy: the plan that names it has been sent, and plans run in order."""
         if lease.copy_source is not None:
             self.core.copied(lease)
+        self._tails.taken(lease)
 
     def extend(self, lease: Lease, num_tokens: int) -> Pages:
         """Append own pages to the lease until it holds `num_tokens` tokens; returns those appended. May evict.
@@ -198,13 +211,24 @@ class PrefixCache:
     def commit(self, lease: Lease, token_ids: np.ndarray) -> None:
         """Enter the whole pages of `token_ids`, all computed by retired steps, into the tree.
 
-        Only what is new since the last commit is walked. Where the tree already has an equal page, the lease's own
-        stays its own until `release`. After a flush nothing enters.
+        The tokens behind them may be copied by others from now on. Only what is new since the last commit is walked.
+        Where the tree already has an equal page, the lease's own stays its own until `release`. After a flush nothing
+        enters; while a copy of the lease's page is still to be made, what is new waits for the next commit.
         """
-        if not lease.is_released:
-            if self._observer is not None:
-                self._observer.acting(self.leases[lease])
-            self.core.commit(lease, self._new_tokens(lease, token_ids))
+        if lease.is_released:
+            return
+        rest = self._new_tokens(lease, token_ids)
+        if len(token_ids) > lease.cached_tokens:
+            self.copied(lease)
+        if self._tails.is_promised(lease):
+            return
+        if self._observer is not None:
+            self._observer.acting(self.leases[lease])
+        depth = lease.depth
+        self.core.commit(lease, rest)
+        tail = rest[(lease.depth - depth) * TOKEN_BYTES :]
+        is_enterable = lease.generation == self.core.generation and len(tail) < self.page_tokens * TOKEN_BYTES
+        self._tails.offer(lease, tail if is_enterable else b"")
 
     def release(self, lease: Lease, token_ids: np.ndarray) -> None:
         """Commit `token_ids`, keep a partly filled last page for copying, free the lease's other own pages, and unpin.
@@ -215,7 +239,14 @@ class PrefixCache:
             return
         if self._observer is not None:
             self._observer.acting(self.leases[lease])
-        self.core.release(lease, self._new_tokens(lease, token_ids))
+        rest = self._new_tokens(lease, token_ids)
+        self._tails.withdraw(lease)
+        self._tails.taken(lease)
+        if self._tails.is_promised(lease):
+            # What is new would enter with the page that has to outlive this lease.
+            self._tails.bequeath(lease)
+            token_ids, rest = token_ids[: lease.depth], b""
+        self.core.release(lease, rest)
         if self._observer is not None and len(token_ids):
             num_whole = lease.depth // self.page_tokens
             path = lease.page_ids[: max(num_whole, -(-len(token_ids) // self.page_tokens))]
@@ -239,6 +270,7 @@ class PrefixCache:
 
     def flush(self) -> int:
         """Forget everything cached; returns how many pages came free. Leased ones follow with their last lease."""
+        self._tails.withdraw_all()
         freed = self.core.flush()
         if self._observer is not None:
             self._observer.cleared()
@@ -251,6 +283,7 @@ class PrefixCache:
             AssertionError: one doesn't hold; the message says which, and where.
         """
         invariants.check(self.core, self.leases)
+        self._tails.check(self.leases)
 
     def audit(self, num_pages: int = AUDIT_PAGES) -> int:
         """Quarantine every page, of the next `num_pages` in turn, whose owner is not exactly the one in the ledger.
@@ -261,7 +294,34 @@ class PrefixCache:
         first = self._audited_pages
         stop = min(first + num_pages, self.num_pages)
         self._audited_pages = stop % self.num_pages
-        return invariants.quarantine_mismatches(self.core, self.leases, first, stop)
+        num_quarantined = invariants.quarantine_mismatches(self.core, self.leases, first, stop)
+        if num_quarantined:
+            self._tails.withdraw_all()
+        return num_quarantined
+
+    def _copy_tail(self, lease: Lease, query: bytes) -> None:
+        """Let the lease copy another's tail, where that shares more tokens than what the tree has."""
+        source, num_tokens = self._longest_tail(lease.namespace, lease.place, query)
+        if num_tokens <= lease.copied_tokens:
+            return
+        if lease.copy is not None:
+            page = lease.copy[1]
+            self.core.copied(lease)
+        else:
+            try:
+                (page,) = self.core.allocate(1)
+            except OutOfPages:
+                return
+            lease.page_ids.append(page)
+        lease.cached_tokens += num_tokens - lease.copied_tokens
+        lease.copied_tokens = num_tokens
+        lease.copy = (source, page)
+        self._tails.promise(source, lease)
+
+    def _longest_tail(self, namespace: Namespace, place: Place, query: bytes) -> tuple[PageId, int]:
+        """The tail behind `place` that shares most tokens with `query`, and how many: 0 where there is none."""
+        rest = query[place.depth * TOKEN_BYTES : (place.depth + self.page_tokens) * TOKEN_BYTES]
+        return self._tails.longest(namespace, place, rest) or (-1, 0)
 
     def _new_tokens(self, lease: Lease, token_ids: np.ndarray) -> bytes:
         if len(token_ids) > len(lease.page_ids) * self.page_tokens:

@@ -99,14 +99,11 @@ def _decoded(state: State, sampled: Iterable[tuple[Running, int, bytes]], broken
 
 
 def _prefilled(state: State, running: Running, chunk: Chunk) -> None:
-    """Count a chunk as computed; whole pages enter the tree at once, since others may be waiting for them."""
-    page_tokens = state.cache.page_tokens
+    """Count a chunk as computed; its whole pages enter the tree at once, since others may be waiting for them."""
     num_tokens = len(chunk.token_ids) // TOKEN_BYTES
-    before = running.computed_tokens
     running.computed_tokens += num_tokens
     state.counters.computed_tokens_total += num_tokens
-    if running.computed_tokens // page_tokens > before // page_tokens:
-        state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
+    state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
 
 
 def _first_token(state: State, request: Request, token_id: int, logprob: bytes) -> list[Reply]:

@@ -60,6 +60,28 @@ def test_branches_give_the_text_of_separate_prompts_and_share_their_trunk(engine
     assert result.report.saved_share > 0.5
 
 
+def test_branches_on_a_trunk_that_is_new_compute_it_once_to_the_token_with_the_text_of_cold_prompts(
+    engine: axil.Engine,
+) -> None:
+    trunk = "Another story, which nobody has told before, begins at a lighthouse. The keeper looked to the"
+    sides = (" north", " south", " west", " east")
+    fresh = axil.SamplingParams(max_new_tokens=8, temperature=0.0)
+    cold = [engine.generate(trunk + side, fresh, salt=side).text for side in sides]
+
+    @axil.function
+    def look(s: axil.State) -> list[str]:
+        s += trunk
+        branches = s.fork(len(sides))
+        branches += lambda i: sides[i] + axil.gen("rest", max_tokens=8, temperature=0.0)
+        return [str(text) for text in branches["rest"]]
+
+    result = look.using(backend=engine).run()
+    assert result.value == cold
+    trunk_tokens = len(engine.encode(trunk))
+    assert trunk_tokens % 16, "the trunk ends within a page"
+    assert result.report.cached_tokens == (len(sides) - 1) * trunk_tokens
+
+
 def test_a_server_gives_the_same_answers_as_an_engine(engine: axil.Engine, shared_server: Server) -> None:
     @axil.function
     def talk(s: axil.State) -> tuple[str, str, int]:

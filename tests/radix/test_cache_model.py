@@ -38,6 +38,7 @@ class NaiveCache:
     page_tokens: int
     whole: set[tuple[Namespace, Tokens]] = field(default_factory=set)
     tails: set[tuple[Namespace, Tokens]] = field(default_factory=set)
+    open_tails: dict[object, tuple[Namespace, Tokens]] = field(default_factory=dict)
 
     def commit(self, namespace: Namespace, tokens: Tokens) -> None:
         for end in range(self.page_tokens, len(tokens) + 1, self.page_tokens):
@@ -50,7 +51,7 @@ class NaiveCache:
             end += self.page_tokens
         pages = {
             key[end : end + self.page_tokens]
-            for owner, key in self.whole | self.tails
+            for owner, key in self.whole | self.tails | set(self.open_tails.values())
             if owner == namespace and len(key) > end and key[:end] == tokens[:end]
         }
         runs = [common(page, tokens[end:]) for page in pages]
@@ -223,20 +224,25 @@ class CacheMachine(RuleBasedStateMachine):
         if request.is_copy_pending:
             return
         tokens = tuple(request.tokens[: request.computed])
+        is_copied_from = self._is_copied_from(request)
         self.cache.commit(request.lease, array(tokens))
-        if request.flushes == self.flushes:
+        if request.flushes == self.flushes and not is_copied_from:
             self.naive.commit(request.namespace, tokens)
+            self.naive.open_tails[request] = (request.namespace, tokens)
 
     def _release(self, request: Request, twice: bool) -> None:
         tokens = tuple(request.tokens[: request.computed])
-        self.cache.release(request.lease, array(tokens))
+        if self._is_copied_from(request):
+            tokens = tokens[: request.lease.depth]
+        self.cache.release(request.lease, array(tuple(request.tokens[: request.computed])))
+        self.naive.open_tails.pop(request, None)
         if twice:
             self.cache.release(request.lease, array(tokens))
         self.live.remove(request)
         self.seen.append(tokens)
         if request.flushes == self.flushes:
             self.naive.commit(request.namespace, tokens)
-            if request.computed > request.lease.cached_tokens:
+            if len(tokens) > request.lease.cached_tokens:
                 self.naive.tails.add((request.namespace, tokens))
 
     # --- what always holds
@@ -276,6 +282,15 @@ class CacheMachine(RuleBasedStateMachine):
                 stack += [(child, tokens) for child in node.children.values()]
 
     # --- helpers
+
+    def _is_copied_from(self, request: Request) -> bool:
+        """Whether another's copy of one of its own pages is still to be made."""
+        own = request.lease.own_page_ids
+        return any(
+            other.is_copy_pending and other.lease.copy is not None and other.lease.copy[0] in own
+            for other in self.live
+            if other is not request
+        )
 
     def _pick(self, pick: int) -> Request:
         return self.live[-1 - pick % len(self.live)]

@@ -152,8 +152,11 @@ class Twins:
         return ours
 
     def _twin_of(self, lease: Lease) -> Lease:
+        """The other's lease, with what a cache has changed in its own since."""
         twin = self.leases[lease]
         twin.page_ids = lease.page_ids[:]
+        for name in ("cached_tokens", "copied_tokens", "copy", "duplicates"):
+            setattr(twin, name, getattr(lease, name))
         return twin
 
     def _compare(self, lease: Lease) -> None:

@@ -134,7 +134,7 @@ class Watch:
             self.harness.retire()
 
     def compare(self, asked: Asked, cached_tokens: int) -> None:
-        """At least what has ended and the whole pages of prompts that started before; at most all that is computed."""
+        """At least what has ended and the whole pages of prompts that started before; at most all that is known."""
         certain, possible = NaiveTree(), NaiveTree()
         for name in self.started:
             other = self.asked[name]
@@ -144,6 +144,6 @@ class Watch:
                 possible.add(other.salt, told[: NaiveScheduler.known_tokens(other)])
             else:
                 certain.add(other.salt, other.prompt[: whole_pages(len(other.prompt), self.page_tokens)])
-                possible.add(other.salt, told[: whole_pages(len(told), self.page_tokens)])
+                possible.add(other.salt, told)
         least, most = certain.hit(asked.salt, asked.prompt), possible.hit(asked.salt, asked.prompt)
         assert whole_pages(least, self.page_tokens) <= cached_tokens <= most

@@ -363,8 +363,35 @@ def test_several_answers_to_one_prompt_compute_it_once() -> None:
         harness.submit(f"r_{i}", DOCUMENT[:202], max_new_tokens=4)
     harness.run()
     assert all(harness.outputs[f"r_{i}"] == harness.outputs["r_0"] for i in range(6))
-    assert harness.runner.prefilled_tokens == 202 + 5 * 2, "each follower computes what no whole page holds"
-    assert [harness.reuses[f"r_{i}"].cached_tokens for i in range(6)] == [0] + [200] * 5
+    assert harness.runner.prefilled_tokens == 202 + 5, "each follower computes the last token"
+    assert [harness.reuses[f"r_{i}"].cached_tokens for i in range(6)] == [0] + [201] * 5
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_branches_that_start_together_compute_what_they_share_once_to_the_token(overlap: bool) -> None:
+    config = SchedulerConfig(max_running=8, prefill_tokens=64, overlap=overlap)
+    harness = make_harness(num_pages=100, page_tokens=16, config=config)
+    branches = [[*DOCUMENT[:60], i, 49 - i] for i in range(6)]
+    for i, branch in enumerate(branches):
+        harness.submit(f"r_{i}", branch, max_new_tokens=20)
+    harness.run()
+    assert harness.runner.prefilled_tokens == 60 + 6 * 2
+    for i, branch in enumerate(branches):
+        assert harness.outputs[f"r_{i}"] == expected_output(branch, max_new_tokens=20)
+    harness.check()
+
+
+def test_branches_go_on_from_a_leader_that_is_cancelled_as_far_as_it_has_come() -> None:
+    config = SchedulerConfig(max_running=8, prefill_tokens=56, overlap=False)
+    harness = make_harness(num_pages=100, page_tokens=16, config=config)
+    for i in range(3):
+        harness.submit(f"r_{i}", [*DOCUMENT[:60], i], max_new_tokens=20)
+    harness.send_plan()
+    harness.retire()
+    harness.take(intake.cancel(harness.state, CLIENT, "r_0"))
+    harness.run()
+    assert harness.reuses["r_1"].cached_tokens == harness.reuses["r_2"].cached_tokens == 56
+    harness.check()
 
 
 @pytest.mark.parametrize(("start", "cached"), [(0, 0), (1, 0), (50, 49), (99, 98), (300, 99)])
