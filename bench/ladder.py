@@ -22,7 +22,7 @@ from bench.command import CannotMeasure, count, exit_status, parser_of
 from bench.server import add_launch_flags, launched
 from bench.summary import Answer, Failure
 from model_runner.host import usable_cores
-from model_runner.kernels.library import load_library
+from model_runner.kernel_choice import load_library
 from model_runner.ladder import measure_ceilings
 
 WEIGHTS = {"bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4")}

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 
 from bench import results, summary
 from bench.command import count, exit_status, parser_of
-from model_runner.kernels.library import Int, Library, Pointer, huge_tensor, load_library
+from model_runner.kernel_choice import load_library
+from model_runner.kernels.library import Int, Library, Pointer, huge_tensor
 from model_runner.kernels.linear import Format, Kind, LinearKernels
 
 NUM_TOKENS = (1, 2, 4, 8, 32, 128, 512)

@@ -24,7 +24,7 @@ from .device_sampler import DeviceSampler, flashinfer_filters
 from .graphs import CudaCapture, DecodeGraphs
 from .host import num_threads
 from .implementation import build, is_own
-from .kernels.library import load_library
+from .kernel_choice import load_library
 from .kernels.sampler import SamplerKernels
 from .kv_pool import KVPool, check_context_fits, choose_num_pages, token_bytes
 from .models.model import Model

@@ -52,7 +52,7 @@ def bench(model: str | None, flags: BenchFlags, config: RunnerConfig) -> None:
         BadModel: it can't be found.
     """
     from model_runner.errors import StartError  # these load torch, which takes a second
-    from model_runner.kernels.library import load_library
+    from model_runner.kernel_choice import load_library
     from model_runner.ladder import climb, measure_ceilings
     from model_runner.load import load
 

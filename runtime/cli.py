@@ -203,12 +203,13 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _build_kernels() -> int:
-    from model_runner.kernels.build import CannotBuild, built, own_isa
+    from model_runner.kernel_choice import checked
+    from model_runner.kernels.build import CannotBuild, own_isas
     from radix.native.build import built as built_tree
 
     try:
         print(built_tree())
-        print(built(own_isa()))
+        print(checked(own_isas())[0])
     except CannotBuild as error:
         return _error(error, _FAILED)
     return 0

@@ -8,9 +8,9 @@ from pathlib import Path
 from wire import native
 from wire.native import CannotBuild, cache_directory
 
-from .cpu import Isa, best_isa, cpu_flags
+from .cpu import Isa, cpu_flags, usable_isas
 
-__all__ = ["SOURCES", "CannotBuild", "built", "cache_directory", "own_isa"]
+__all__ = ["SOURCES", "CannotBuild", "built", "cache_directory", "own_isas"]
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -18,16 +18,16 @@ SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")
 
 
-def own_isa() -> Isa:
-    """What the kernels are compiled for on this CPU.
+def own_isas() -> tuple[Isa, ...]:
+    """What the kernels can be compiled for on this CPU, the fastest first.
 
     Raises:
-        CannotBuild: there are none for it.
+        CannotBuild: there is nothing.
     """
-    isa = best_isa()
-    if isa is None:
+    isas = usable_isas()
+    if not isas:
         raise CannotBuild("this CPU has neither AVX2 with FMA nor AVX-512")
-    return isa
+    return isas
 
 
 def built(isa: Isa, *, cache: Path | None = None, extra_flags: Sequence[str] = ()) -> Path:

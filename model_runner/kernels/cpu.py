@@ -30,12 +30,12 @@ _NEEDED = {
 }
 
 
-def best_isa(flags: frozenset[str] | None = None) -> Isa | None:
-    """The fastest instruction set among a CPU's flags (None: this machine's), or none that kernels are written for."""
+def usable_isas(flags: frozenset[str] | None = None) -> tuple[Isa, ...]:
+    """The instruction sets of kernels that a CPU with these flags runs (None: this machine's), the fastest first."""
     own = cpu_flags() if flags is None else flags
     if not _NEEDED[Isa.AVX2] <= own:
-        return None
-    return Isa.AVX512 if _NEEDED[Isa.AVX512] <= own else Isa.AVX2
+        return ()
+    return (Isa.AVX512, Isa.AVX2) if _NEEDED[Isa.AVX512] <= own else (Isa.AVX2,)
 
 
 def cpu_flags() -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import mmap
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .build import CannotBuild, built, own_isa
+from .build import CannotBuild
 from .cpu import Isa
 
 log = logging.getLogger(__name__)
@@ -50,21 +49,6 @@ class Library:
     def set_threads(self, count: int) -> None:
         """How many threads the kernels use, the caller's included."""
         self.function("axil_set_threads", ctypes.c_int32)(count)
-
-
-def load_library() -> Library | None:
-    """The kernels for this CPU, built if need be; None, with one line that says what is lost, where there are none."""
-    try:
-        return _loaded()
-    except CannotBuild as error:
-        log.warning("no CPU kernels, so the model runs in plain torch, several times slower: %s", error)
-        return None
-
-
-@functools.cache
-def _loaded() -> Library:
-    isa = own_isa()
-    return opened(isa, built(isa))
 
 
 def opened(isa: Isa, path: Path) -> Library:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench import linear
-from model_runner.kernels.library import load_library
+from model_runner.kernel_choice import load_library
 
 
 def test_every_way_of_holding_weights_has_figures_beside_the_machines_limits(

@@ -21,7 +21,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from model_runner.kernels.library import Library, load_library
+from model_runner.kernel_choice import load_library
+from model_runner.kernels.library import Library
 from model_runner.kernels.linear import LinearKernels
 from model_runner.kernels.ops import KernelOps
 from model_runner.linears import KernelLinears

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from model_runner.kernels.library import load_library
+from model_runner.kernel_choice import load_library
 from model_runner.kernels.linear import LinearKernels
 from model_runner.kernels.ops import KernelOps
 from model_runner.kv_pool import CPU

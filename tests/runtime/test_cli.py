@@ -8,6 +8,7 @@ import pytest
 
 import radix.native.build
 import runtime.embedded_model
+from model_runner import kernel_choice
 from model_runner.kernels import build
 from model_runner.kernels.cpu import Isa
 from runtime.cli import run
@@ -154,10 +155,10 @@ def test_building_the_kernels_prints_where_they_lie_or_why_there_are_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(radix.native.build, "built", lambda: Path("/cache/tree.so"))
-    monkeypatch.setattr(build, "built", lambda isa: Path(f"/cache/{isa.value}.so"))
-    monkeypatch.setattr(build, "best_isa", lambda: Isa.AVX2)
+    monkeypatch.setattr(kernel_choice, "checked", lambda isas: (Path(f"/cache/{isas[0].value}.so"), None))
+    monkeypatch.setattr(build, "usable_isas", lambda: (Isa.AVX2,))
     assert run(["build-kernels"], version="1.2.3") == 0
     assert capsys.readouterr().out == "/cache/tree.so\n/cache/avx2.so\n"
-    monkeypatch.setattr(build, "best_isa", lambda: None)
+    monkeypatch.setattr(build, "usable_isas", lambda: ())
     assert run(["build-kernels"], version="1.2.3") == 1
     assert "AVX2" in capsys.readouterr().err

@@ -1,34 +1,90 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from model_runner.kernels import library
+from model_runner import kernel_check, kernel_choice
+from model_runner.kernel_choice import checked, load_library
 from model_runner.kernels.build import CannotBuild, built
-from model_runner.kernels.cpu import Isa, best_isa
+from model_runner.kernels.cpu import Isa, usable_isas
+from model_runner.kernels.library import Library, opened
 
 AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni"}
 
 
-def test_the_best_instruction_set_that_the_cpu_has_whole_is_taken() -> None:
-    assert best_isa(AVX512) is Isa.AVX512
-    assert best_isa(AVX512 - {"avx512_bf16"}) is Isa.AVX2
-    assert best_isa(AVX2 - {"fma"}) is None
-    assert best_isa(frozenset()) is None
+def test_the_best_instruction_set_that_the_cpu_has_whole_comes_first() -> None:
+    assert usable_isas(AVX512) == (Isa.AVX512, Isa.AVX2)
+    assert usable_isas(AVX512 - {"avx512_bf16"}) == (Isa.AVX2,)
+    assert usable_isas(AVX2 - {"fma"}) == ()
+    assert usable_isas(frozenset()) == ()
 
 
 def test_a_machine_without_kernels_serves_without_them_and_says_what_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def none_there() -> library.Library:
+    def none_there() -> Library:
         raise CannotBuild("no C++ compiler was found")
 
-    monkeypatch.setattr(library, "_loaded", none_there)
-    assert library.load_library() is None
+    monkeypatch.setattr(kernel_choice, "_loaded", none_there)
+    assert load_library() is None
     (record,) = caplog.records
     assert "no C++ compiler was found" in record.getMessage() and "slower" in record.getMessage()
 
 
-@pytest.mark.parametrize("isa", [isa for isa in Isa if isa is not best_isa()], ids=lambda isa: isa.value)
+@pytest.mark.parametrize("isa", [isa for isa in Isa if isa not in usable_isas()[:1]], ids=lambda isa: isa.value)
 def test_the_kernels_compile_for_the_other_instruction_set_too(isa: Isa) -> None:
     assert built(isa, extra_flags=("-O1",)).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("axil_linear", "linear layers"),
+        ("axil_write_rows", "linear layers"),
+        ("axil_attention_forward", "attention"),
+        ("axil_add_norm", "norms"),
+        ("axil_gate", "norms"),
+        ("axil_sample", "tokens"),
+        ("axil_top_logits", "tokens"),
+    ],
+)
+def test_a_kernel_that_computes_wrongly_is_named(
+    library: Library, name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernel_check.faults(library) == []
+    function = Library.function
+
+    def one_does_nothing(self: Library, called: str, *argument_types: object, result: object = None) -> object:
+        whole = function(self, called, *argument_types, result=result)  # type: ignore[arg-type]
+        return whole if called != name else lambda *arguments: 0
+
+    monkeypatch.setattr(Library, "function", one_does_nothing)
+    found = kernel_check.faults(library)
+    assert found and all(wrong in fault for fault in found)
+
+
+def test_kernels_that_compute_wrongly_make_place_for_the_next_and_right_ones_are_checked_once(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = built(library.isa)
+    looked_at: list[Isa] = []
+
+    def built_for(isa: Isa) -> Path:
+        return tmp_path / f"{isa.value}.so"
+
+    def faults(one: Library) -> list[str]:
+        looked_at.append(one.isa)
+        return ["linear layers (bfloat16)"] if one.isa is Isa.AVX512 else []
+
+    monkeypatch.setattr(kernel_choice, "built", built_for)
+    monkeypatch.setattr(kernel_choice, "opened", lambda isa, path: Library(isa, opened(library.isa, place).handle))
+    monkeypatch.setattr(kernel_choice, "faults", faults)
+    for _ in range(2):
+        path, taken = checked((Isa.AVX512, Isa.AVX2))
+        assert taken.isa is Isa.AVX2 and "avx2" in path.name
+    assert looked_at == [Isa.AVX512, Isa.AVX2, Isa.AVX512]
+    assert "avx512-bf16 compute wrongly" in caplog.text and "linear layers (bfloat16)" in caplog.text
+    with pytest.raises(CannotBuild, match="none of the kernels"):
+        checked((Isa.AVX512,))
