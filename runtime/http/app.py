@@ -21,7 +21,9 @@ from . import (
     openai_completions,
     openapi,
     profiling,
+    reading,
     responses,
+    sessions,
     tokenizing,
 )
 from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
@@ -40,6 +42,8 @@ ROUTES: tuple[Route, ...] = (
     *loads.ROUTES,
     *profiling.ROUTES,
     *tokenizing.ROUTES,
+    *sessions.ROUTES,
+    *reading.ROUTES,
     *generate.ROUTES,
     *openai_completions.ROUTES,
     *openai_chat.ROUTES,
@@ -62,6 +66,7 @@ def build_app(front: Front) -> web.Application:
         middlewares.insert(0, cross_origin(origins))
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[FRONT] = front
+    app[sessions.SESSIONS] = set()
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
     app.on_response_prepare.append(add_extra_headers)
     keys = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)

@@ -91,11 +91,20 @@ def read_chat_tools(fields: Fields) -> ToolWish:
     Raises:
         Refused: a tool is no function, or the choice is none.
     """
+    return _chosen(fields, read_tools(fields, is_single=not fields.boolean("parallel_tool_calls", True)))
+
+
+def read_tools(fields: Fields, *, is_single: bool = False) -> ToolWish:
+    """The tools of chat completions, any of which may be called.
+
+    Raises:
+        Refused: a tool is no function.
+    """
     functions = []
     for item in fields.items("tools"):
         _check_kind(item)
         functions.append(_read_function(item.fields("function")))
-    return _chosen(fields, _wish_of(fields, functions))
+    return made_wish(functions, is_single=is_single)
 
 
 def read_flat_tools(fields: Fields) -> ToolWish:

@@ -32,6 +32,7 @@ async def test_the_model_is_described(http: aiohttp.ClientSession, path: str) ->
     assert info["model_path"] == "/models/fake"
     assert info["is_generation"] is True
     assert info["architectures"] == ["LlamaForCausalLM"]
+    assert info["tool_call_parser"] is None
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
@@ -78,6 +79,41 @@ async def test_text_and_token_ids_are_turned_into_each_other(http: aiohttp.Clien
         assert await response.json() == {"tokens": [[104], []], "count": [1, 0], "max_model_len": 4096}
     async with http.post("/detokenize", json={"tokens": [104, 195, 169]}) as response:
         assert await response.json() == {"text": "hé"}
+
+
+async def test_a_session_is_open_once_until_it_is_closed(http: aiohttp.ClientSession) -> None:
+    async with http.post("/open_session", json={"capacity_of_str_len": 1000}) as response:
+        new = await response.json()
+    assert isinstance(new, str)
+    assert new
+    for expected in (200, 400):
+        async with http.post("/open_session", json={"session_id": "mine"}) as response:
+            assert response.status == expected
+            answer = await response.json()
+    assert answer["error"]["param"] == "session_id"
+    async with http.post("/close_session", json={"session_id": "mine"}) as response:
+        assert response.status == 200
+    async with http.post("/open_session", json={"session_id": "mine"}) as response:
+        assert await response.json() == "mine"
+
+
+async def test_calls_and_thoughts_are_read_from_a_finished_text(http: aiohttp.ClientSession) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("time", "weather")]
+    text = 'So.\n<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    wish = {"text": text, "tools": tools, "tool_call_parser": "qwen25"}
+    async with http.post("/parse_function_call", json=wish) as response:
+        assert await response.json() == {
+            "normal_text": "So.",
+            "calls": [{"tool_index": 1, "name": "weather", "parameters": '{"city": "Rome"}'}],
+        }
+    for thought in ("<think>\nWhy?\n</think>", "Why?</think>"):
+        async with http.post(
+            "/separate_reasoning", json={"text": f"{thought}\n\nSo.", "reasoning_parser": "qwen3"}
+        ) as response:
+            assert await response.json() == {"reasoning_text": "Why?", "text": "So."}
+    async with http.post("/separate_reasoning", json={"text": "x"}) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "reasoning_parser"
 
 
 async def test_a_chat_is_tokenised_as_it_would_be_answered(server: Server, http: aiohttp.ClientSession) -> None:
