@@ -21,18 +21,9 @@ from bench import results, summary
 from bench.command import count, exit_status, parser_of
 from model_runner.kernel_choice import load_library
 from model_runner.kernels.library import Int, Library, Pointer, huge_tensor
-from model_runner.kernels.linear import Format, Kind, LinearKernels
+from model_runner.kernels.linear import ALL_KINDS, LinearKernels
 
 NUM_TOKENS = (1, 2, 4, 8, 32, 128, 512)
-KINDS = (
-    Kind(format=Format.FLOAT32),
-    Kind(format=Format.BFLOAT16),
-    Kind(format=Format.INT8, group_columns=32),
-    Kind(format=Format.INT4, group_columns=32),
-    Kind(format=Format.INT8, has_byte_activations=True),
-    Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
-    Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
-)
 _POOL_BYTES = 128 << 20
 _MAX_COPIES = 300
 _PLAIN = str.maketrans("/- ", "___")
@@ -97,7 +88,7 @@ def _layers(library: Library, num_outputs: int, num_columns: int) -> list[tuple[
     values = torch.randn(num_outputs, num_columns) / num_columns**0.5
     found: list[tuple[str, list[Layer], int]] = []
     kernels = LinearKernels(library)
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         first = kernels.make(num_outputs, num_columns, kind)
         copies = [first]
         first.write(0, values)

@@ -20,21 +20,12 @@ from .attention.backend import AttentionSpec
 from .attention.cpu_backend import CpuAttention
 from .batch import build_batch
 from .kernels.library import Library
-from .kernels.linear import Format, Kind, LinearKernels
+from .kernels.linear import ALL_KINDS, Format, Kind, LinearKernels
 from .kernels.ops import KernelOps
 from .kernels.sampler import SamplerKernels
 from .layers import RMSNorm
 from .rows import RowTable
 
-_KINDS = (
-    Kind(format=Format.FLOAT32),
-    Kind(format=Format.BFLOAT16),
-    Kind(format=Format.INT8, group_columns=32),
-    Kind(format=Format.INT4, group_columns=32),
-    Kind(format=Format.INT8, has_byte_activations=True),
-    Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
-    Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
-)
 _STEPS = {Format.FLOAT32: 1e-6, Format.BFLOAT16: 2**-8, Format.INT8: 1 / 100, Format.INT4: 1 / 6}
 """How far a stored weight may be from the one written, as a share of the largest."""
 
@@ -44,7 +35,7 @@ _PAGE_TOKENS, _PREFIX, _EXTEND = 16, 300, 21
 def faults(library: Library) -> list[str]:
     """What the kernels of `library` compute wrongly, in words; nothing when all is right."""
     checks: dict[str, Callable[[], bool]] = {
-        **{f"linear layers ({_name(kind)})": lambda kind=kind: _multiplies(library, kind) for kind in _KINDS},  # type: ignore[misc]
+        **{f"linear layers ({kind.name})": lambda kind=kind: _multiplies(library, kind) for kind in ALL_KINDS},  # type: ignore[misc]
         "attention over float32": lambda: _attends(library, torch.float32),
         "attention over bfloat16": lambda: _attends(library, torch.bfloat16),
         "norms and gates": lambda: _norms(library),
@@ -122,10 +113,6 @@ def _chooses(library: Library) -> bool:
         and torch.equal(ids, logits.topk(5).indices)
         and torch.allclose(log_mass, logits.double().logsumexp(1, keepdim=True).float(), atol=1e-4)
     )
-
-
-def _name(kind: Kind) -> str:
-    return f"{kind.format.name.lower()}{', byte activations' if kind.has_byte_activations else ''}"
 
 
 def _random(*shape: int, seed: int) -> Tensor:

@@ -84,6 +84,18 @@ class Kind:
         return f"{num_columns} inputs are no multiple of {multiple}"
 
 
+ALL_KINDS = (
+    Kind(format=Format.FLOAT32),
+    Kind(format=Format.BFLOAT16),
+    Kind(format=Format.INT8, group_columns=32),
+    Kind(format=Format.INT4, group_columns=32),
+    Kind(format=Format.INT8, has_byte_activations=True),
+    Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
+    Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
+)
+"""Those that models are held in."""
+
+
 class _Weight(ctypes.Structure):
     """`Weight` of linear.h."""
 

@@ -21,6 +21,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.kernel_choice import load_library
 from model_runner.kernels.library import Library
 from model_runner.kernels.linear import LinearKernels
@@ -118,6 +119,20 @@ def library() -> Library:
         pytest.skip("no compiler, or a CPU that the kernels aren't written for")
     loaded.set_threads(1)
     return loaded
+
+
+@pytest.fixture(scope="session")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
+    """How a small random Llama is started."""
+    directory = tmp_path_factory.mktemp("model")
+    save_tiny("llama", directory)
+    return RunnerLaunch(
+        run_dir="",
+        weights=str(directory),
+        model_config=str(directory / "config.json"),
+        tokenizer=str(directory / "tokenizer.json"),
+        config=RunnerConfig(dtype="float32", max_total_tokens=640, threads=1),
+    )
 
 
 PACKABLE = LlamaConfig(**SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4})

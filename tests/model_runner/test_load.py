@@ -18,21 +18,7 @@ from model_runner.errors import StartError
 from model_runner.kv_pool import CPU
 from model_runner.load import fingerprint, load, resolve_dtype
 
-from .conftest import save_tiny
 from .foreign import FAMILIES, save_foreign
-
-
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
-    directory = tmp_path_factory.mktemp("model")
-    save_tiny("llama", directory)
-    return RunnerLaunch(
-        run_dir="",
-        weights=str(directory),
-        model_config=str(directory / "config.json"),
-        tokenizer=str(directory / "tokenizer.json"),
-        config=RunnerConfig(dtype="float32", max_total_tokens=640, threads=1),
-    )
 
 
 @pytest.fixture(autouse=True)

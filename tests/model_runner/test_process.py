@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from model_runner.config import RunnerConfig, RunnerLaunch
+from model_runner.config import RunnerLaunch
 from wire.child import Failed, PeerDied, Progress, Started, Status, decode_status, to_line
 from wire.messages import (
     Admission,
@@ -30,8 +30,6 @@ from wire.messages import (
 )
 from wire.sampling import SamplingParams
 from wire.sockets import Endpoints, bound, make_run_dir
-
-from .conftest import save_tiny
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_MS = 60_000
@@ -90,19 +88,6 @@ class Scheduler:
         self.process.communicate()
         self.status_pipe.close()
         self.context.destroy(linger=0)
-
-
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> RunnerLaunch:
-    directory = tmp_path_factory.mktemp("model")
-    save_tiny("llama", directory)
-    return RunnerLaunch(
-        run_dir="",
-        weights=str(directory),
-        model_config=str(directory / "config.json"),
-        tokenizer=str(directory / "tokenizer.json"),
-        config=RunnerConfig(dtype="float32", max_total_tokens=640, threads=1),
-    )
 
 
 @pytest.fixture

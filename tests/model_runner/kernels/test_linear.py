@@ -6,18 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.kernels.library import Library
-from model_runner.kernels.linear import Format, Kind, LinearKernels, PackedWeight
+from model_runner.kernels.linear import ALL_KINDS, Format, Kind, LinearKernels, PackedWeight
 
 FLOAT32, BFLOAT16 = Kind(format=Format.FLOAT32), Kind(format=Format.BFLOAT16)
-KINDS = {
-    "float32": FLOAT32,
-    "bfloat16": BFLOAT16,
-    "8 bits, wide": Kind(format=Format.INT8, group_columns=32),
-    "4 bits, wide": Kind(format=Format.INT4, group_columns=32),
-    "8 bits": Kind(format=Format.INT8, has_byte_activations=True),
-    "8 bits in groups": Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
-    "4 bits": Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
-}
+KINDS = {kind.name: kind for kind in ALL_KINDS}
 SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
 NUM_TOKENS = [1, 2, 3, 4, 5, 6, 7, 13, 97, 195]
 
