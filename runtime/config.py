@@ -43,6 +43,9 @@ class HttpConfig:
     )
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
     chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
+    doctor_prompts: int = flag(
+        256, "Recent prompts that /doctor looks at, in memory only, for each tokenizer; 0 keeps none."
+    )
     tool_call_parser: str = flag(
         "auto",
         "How the model writes tool calls; auto takes it from the chat template.",
@@ -72,6 +75,8 @@ class HttpConfig:
                     f"--cors-origins must be * or origins such as https://chat.example.com or http://localhost:8080, "
                     f"without a path; got {origin!r}"
                 )
+        if self.doctor_prompts < 0:
+            raise ValueError(f"--doctor-prompts must be 0 or more, got {self.doctor_prompts}")
         if self.max_body_bytes < 1:
             raise ValueError(f"--max-body-bytes must be at least 1, got {self.max_body_bytes}")
         if self.request_timeout is not None and not 0 < self.request_timeout < math.inf:

@@ -200,8 +200,10 @@ class Generator:
 
     async def off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
         """Do `work` on a text of that length, in a thread when it is long, so that other streams flow on."""
-        if num_characters < INLINE_CHARACTERS:
-            return work()
+        return work() if num_characters < INLINE_CHARACTERS else await self.in_thread(work)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread, so that other streams flow on."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def start(self, prompt: Prompt, times: Times) -> Generation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from wire.errors import Unavailable
@@ -34,7 +34,8 @@ class Peers:
         self._num_others = num_others
         self._ask_ids = itertools.count(1)
         self._asking: dict[int, _Asking] = {}
-        self.answer: Callable[[Wish], bytes] | None = None
+        self._answering: set[asyncio.Future[bytes]] = set()
+        self.answer: Callable[[Wish], bytes | Awaitable[bytes]] | None = None
 
     async def ask(self, wish: Wish) -> list[bytes]:
         """Have all others do `wish`; gives their answers.
@@ -64,7 +65,23 @@ class Peers:
         if self.answer is None:
             log.warning("asked while starting wish=%s", message.wish)
             return
-        self._send(Answer(asker=message.asker, ask_id=message.ask_id, content=self.answer(message.wish)))
+        content = self.answer(message.wish)
+        if isinstance(content, bytes):
+            self._send(Answer(asker=message.asker, ask_id=message.ask_id, content=content))
+            return
+        answering = asyncio.ensure_future(content)
+        self._answering.add(answering)  # the loop alone would let it go
+        answering.add_done_callback(lambda done: self._answer_late(message, done))
+
+    def _answer_late(self, message: Asked, done: asyncio.Future[bytes]) -> None:
+        self._answering.discard(done)
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("could not answer wish=%s", message.wish, exc_info=error)
+            return
+        self._send(Answer(asker=message.asker, ask_id=message.ask_id, content=done.result()))
 
     def take_answer(self, message: Answered) -> None:
         """Another tokenizer has answered, maybe too late."""

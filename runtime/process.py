@@ -27,6 +27,7 @@ from wire.sockets import Endpoints, connected
 
 from .client import SchedulerClient
 from .config import TokenizerLaunch
+from .doctor.window import PromptWindow
 from .generator import Generator
 from .http.app import build_app
 from .http.front import Front
@@ -144,6 +145,7 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
         template=None if source is None else ChatTemplate(source, tokenizer.special_tokens),
         answer_form=answer_form,
         gate=gate,
+        window=PromptWindow(launch.config.doctor_prompts),
     )
     answer_others(front)
     return front

@@ -89,8 +89,8 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
     profile: ProfileWish | None = None
 
 
-Wish = Literal["figures", "drain", "reopen"]
-"""What one tokenizer can have the others do; each answers with its figures afterwards."""
+Wish = Literal["figures", "drain", "reopen", "diagnose"]
+"""What one tokenizer can have the others do; each answers with its figures afterwards, or with its diagnosis."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, tag=True):

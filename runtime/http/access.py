@@ -42,6 +42,21 @@ class Keys:
         return self.all if self.api_key is not None else ()
 
 
+KEYS = web.AppKey("keys", Keys)
+
+
+def is_operator(request: web.Request) -> bool:
+    """Whether who asks may do what operators do, such as read other people's prompts.
+
+    Without keys everybody may, but for pages of other origins: what they may read is what they have asked themselves.
+    """
+    keys = request.app[KEYS]
+    wanted = keys.wanted("admin")
+    if wanted:
+        return not _known(request, keys).isdisjoint(wanted)
+    return not _is_from_elsewhere(request)
+
+
 def guarded(handler: Handler, keys: Keys, access: Access) -> Handler:
     """`handler` for those who bring a key that opens a route of this kind."""
     wanted = keys.wanted(access)
@@ -49,16 +64,14 @@ def guarded(handler: Handler, keys: Keys, access: Access) -> Handler:
         return handler
 
     async def checked(request: web.Request) -> web.StreamResponse:
-        given = _given_keys(request)
-        # All comparisons are made, so that the time does not tell which of the keys came close.
-        known = {key for key in keys.all for one in given if hmac.compare_digest(one, _bytes(key))}
+        known = _known(request, keys)
         if known.intersection(wanted):
             return await handler(request)
         if known:
             message = "this is for operators, and the API key is a user's. Send the server's --admin-api-key."
             return json_response(envelope(403, message, code="admin_key_needed"), status=403)
         message = "this needs an API key. Send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`."
-        if given:
+        if _given_keys(request):
             message = "the API key is not one of this server's. Send another in `Authorization` or `x-api-key`."
         headers = {"WWW-Authenticate": "Bearer"}
         return json_response(envelope(401, message, code="invalid_api_key"), status=401, headers=headers)
@@ -74,10 +87,7 @@ def not_for_pages(handler: Handler, origins: frozenset[str]) -> Handler:
 
     async def checked(request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin")
-        is_elsewhere = origin is not None and origin.partition("//")[2] != request.host
-        # A page's image or link sends no origin, but says from where it was asked for.
-        is_elsewhere = is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
-        if is_elsewhere and origin not in origins:
+        if _is_from_elsewhere(request) and origin not in origins:
             raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
         return await handler(request)
 
@@ -120,6 +130,21 @@ EXTRA_HEADERS = web.RequestKey("extra_headers", dict[str, str])
 async def add_extra_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Called for each answer before its head is sent; a stream's head goes long before the stream ends."""
     response.headers.update(request.get(EXTRA_HEADERS, {}))
+
+
+def _is_from_elsewhere(request: web.Request) -> bool:
+    """Whether a page of another origin asks."""
+    origin = request.headers.get("Origin")
+    is_elsewhere = origin is not None and origin.partition("//")[2] != request.host
+    # A page's image or link sends no origin, but says from where it was asked for.
+    return is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
+
+
+def _known(request: web.Request, keys: Keys) -> set[str]:
+    """The server's keys that a request brings."""
+    given = _given_keys(request)
+    # All comparisons are made, so that the time does not tell which of the keys came close.
+    return {key for key in keys.all for one in given if hmac.compare_digest(one, _bytes(key))}
 
 
 def _given_keys(request: web.Request) -> list[bytes]:

@@ -15,6 +15,7 @@ from wire.errors import AxilError, Broken, Refused
 from . import (
     admin,
     anthropic_messages,
+    doctor,
     generate,
     loads,
     openai_chat,
@@ -26,7 +27,7 @@ from . import (
     sessions,
     tokenizing,
 )
-from .access import Keys, add_extra_headers, cross_origin, guarded, not_for_pages
+from .access import KEYS, Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .anthropic import MESSAGES_PATH, anthropic_error
 from .errors import Shape, envelope, error_response, json_response
 from .fields import BODY_SCHEMA
@@ -41,6 +42,7 @@ ROUTES: tuple[Route, ...] = (
     *admin.ROUTES,
     *loads.ROUTES,
     *profiling.ROUTES,
+    *doctor.ROUTES,
     *tokenizing.ROUTES,
     *sessions.ROUTES,
     *reading.ROUTES,
@@ -69,7 +71,7 @@ def build_app(front: Front) -> web.Application:
     app[sessions.SESSIONS] = set()
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
     app.on_response_prepare.append(add_extra_headers)
-    keys = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)
+    keys = app[KEYS] = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)
     for route in ROUTES:
         handler = _handler(route, keys, origins)
         if route.method == "GET":

@@ -174,7 +174,14 @@ async def prepared(front: Front, chat: Chat, sampling: SamplingParams, *, with_t
 
 
 def prompts_of(turn: Turn, place: Place, *, request_id: str, num_samples: int = 1) -> list[Prompt]:
-    """The turn as something to submit, once for each answer."""
+    """The turn as something to submit, once for each answer; the doctor may look at it from now on."""
+    turn.front.window.take(
+        turn.chat.messages,
+        turn.chat.tools.shown,
+        salt=place.salt,
+        num_tokens=len(turn.prompt.token_ids),
+        num_characters=len(turn.prompt.text),
+    )
     prompt = Prompt(
         token_ids=turn.prompt.token_ids,
         sampling=turn.sampling,

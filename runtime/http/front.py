@@ -1,4 +1,4 @@
-"""What every route needs: the generator, the gate, the model's name and files, metrics. Holds no request's state."""
+"""What every route needs: the generator, the gate, the model's name and files, metrics, the last prompts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from runtime.config import TokenizerLaunch
+from runtime.doctor.window import PromptWindow
 from runtime.generator import Generator
 from runtime.metrics import Metrics
 from runtime.text.answer_form import AnswerForm
@@ -29,6 +30,7 @@ class Front:
     template: ChatTemplate | None
     answer_form: AnswerForm
     gate: Gate
+    window: PromptWindow
     started_at: int = field(default_factory=lambda: int(time.time()))
     unknown_fields: set[str] = field(default_factory=set)
 

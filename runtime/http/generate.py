@@ -104,6 +104,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
     fields = await read_fields(request)
     token_ids, is_batch = await _read_prompts(front, fields)
     prompts, intervals = _read_items(front, fields, token_ids, is_batch=is_batch)
+    if fields.raw("text") is not None:
+        front.window.take_texts(fields.strings("text"), prompts)
     is_batch = is_batch or len(prompts) > 1
     wish = AnswerForm(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),

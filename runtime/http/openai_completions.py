@@ -164,6 +164,9 @@ async def _read_prompts(front: Front, fields: Fields, answering: Answering) -> l
             cache_ttl_s=place.cache_ttl_s,
         )
         prompts += prompt.samples(num_samples)
+    given = fields.raw("prompt")
+    texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    front.window.take_texts([text for text in texts if isinstance(text, str)], prompts)
     return prompts
 
 

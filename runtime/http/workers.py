@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec import Struct
 from runtime.metrics import Figures
 from wire.messages import Wish
 
+from .doctor import encoded_diagnosis
 from .front import Front
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,11 @@ _decode = msgspec.msgpack.Decoder(Worker).decode
 
 def answer_others(front: Front) -> None:
     """Let this tokenizer answer the others."""
-    front.generator.client.peers.answer = lambda wish: _encode(_obey(front, wish))
+
+    def answer(wish: Wish) -> bytes | Awaitable[bytes]:
+        return encoded_diagnosis(front) if wish == "diagnose" else _encode(_obey(front, wish))
+
+    front.generator.client.peers.answer = answer
 
 
 async def ask_all(front: Front, wish: Wish) -> list[Worker]:

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.cli import run
+from tests.runtime.doctor.chats import NAMES, SYSTEM, tool
+
+
+def _body(i: int, *, system: str = SYSTEM, names: tuple[str, ...] = NAMES) -> dict[str, object]:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": "Mend the parser."}]
+    return {"messages": messages, "tools": [tool(name) for name in names]}
+
+
+def _write(path: Path, value: object) -> str:
+    path.write_text(json.dumps(value))
+    return str(path)
+
+
+def test_two_bodies_that_part_end_with_1_and_show_the_fork(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = _write(tmp_path / "a.json", _body(0, system=f"Now: 18:00:31\n{SYSTEM}"))
+    other = _write(tmp_path / "b.json", _body(0, system=f"Now: 18:01:05\n{SYSTEM}", names=NAMES[::-1]))
+    assert run(["doctor", one, other], version="0") == 1
+    shown = capsys.readouterr().out
+    assert f"{one} and {other} part in system, at about token 1 " in shown
+    for words in ('behind  "Now: "', '"18:00:31"', '"18:01:05"', "the same tools in another order", "remedy"):
+        assert words in shown
+
+
+def test_two_bodies_that_begin_alike_end_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = _write(tmp_path / "a.json", _body(0)), _write(tmp_path / "b.json", _body(1))
+    assert run(["doctor", one, other], version="0") == 0
+    assert "begins as" in capsys.readouterr().out
+
+
+def test_two_bodies_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = _write(tmp_path / "a.json", _body(0))
+    other = _write(tmp_path / "b.json", _body(0, names=NAMES[::-1]))
+    assert run(["doctor", one, other, "--json"], version="0") == 1
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert (change["place"], change["kind"]) == ("tools", "tool_order")
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_log_with_a_time_in_each_prompt_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_wrapped: bool
+) -> None:
+    log = tmp_path / "log.jsonl"
+    bodies = [_body(i, system=f"Now: 18:0{i}:31\n{SYSTEM}") for i in range(5)]
+    rows = [{"time": 100.0 + i, "body": body} if is_wrapped else body for i, body in enumerate(bodies)]
+    log.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert run(["doctor", str(log), "--token-seconds", "0.001"], version="0") == 1
+    shown = capsys.readouterr().out
+    assert "a time, new in 4 of 4 turns" in shown
+    assert ("a day" in shown) is is_wrapped
+
+
+def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(json.dumps(_body(i)) for i in range(5)))
+    assert run(["doctor", str(log)], version="0") == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "log.jsonl:1 is no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "no request with a prompt"),
+        ("", "empty"),
+    ],
+)
+def test_a_log_that_is_none_ends_with_2_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, words: str
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(content)
+    assert run(["doctor", str(log)], version="0") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [(("http://127.0.0.1:9",), "Is it running?"), (("/no/such",), "/no/such"), (("a", "b", "c"), "got 3 names")],
+)
+def test_what_can_not_be_asked_ends_with_2(
+    capsys: pytest.CaptureFixture[str], sources: tuple[str, ...], words: str
+) -> None:
+    assert run(["doctor", *sources], version="0") == 2
+    assert words in capsys.readouterr().err
