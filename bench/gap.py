@@ -4,16 +4,20 @@
     python -m bench.gap --traces DIR --num-sessions 60 --sampled-pages 256 1024 4096
 Takes the sessions of a coding agent and, where they lie there too, Mooncake's traces. Prompts in their order, one at a
 time, outputs not inserted: the same replay for the product's tree, the exact ideals (bench/simulation/ceiling.py) and
-the estimates (radix/ideals.py), which follow a sample of the pages. Percent of prompt tokens.
+the estimates (radix/ideals.py), which follow a sample of the pages. Percent of prompt tokens. First of all, what the
+scheduler's processor pays for a request, from its page hashes to its last sum.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from bench import results, summary
 from bench.command import CannotMeasure, count, directory, exit_status, parser_of
@@ -24,12 +28,19 @@ from bench.simulation.instant import NAMESPACE, make_cache, replay
 from radix.ideals import POOL_FACTORS, SAMPLED_PAGES, Ideals
 from radix.journal import chained, hash_of_namespace
 from scheduler.config import SchedulerConfig
+from scheduler.gap import GapMeter
+from scheduler.request import ClientId, Request, TokenIds
+from wire.messages import Reuse
+from wire.sampling import SamplingParams
 
 SESSIONS = "claude_code_sessions_delta.jsonl.gz"
 MOONCAKE = ("mooncake_conversation_trace.jsonl", "mooncake_synthetic_trace.jsonl")
 MOST_GAP_S = 600.0
 AGENT_POOLS = (500_000, 1_000_000, 2_000_000)
 MOONCAKE_POOLS = (512 * 1000, 512 * 10_000, 512 * 30_000)
+COST_TOKENS = (250, 1000, 8000)
+COST_PAGES, COST_PAGE_TOKENS = 62_500, 16
+COST_ROUNDS, COST_REQUESTS = 9, 400
 _ALL = 1 << 40
 """More pages to follow than there are: nothing is sampled."""
 
@@ -45,7 +56,9 @@ class Hashed:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, print a table for each input, write the figures."""
     args = _parse(argv)
-    figures: dict[str, float] = {}
+    figures = {f"cost_{tokens}_tokens_us": cost_us(tokens) for tokens in COST_TOKENS}
+    print(f"a request's cost, in a pool of {COST_PAGES * COST_PAGE_TOKENS:,} tokens")
+    print(summary.table({"": figures}), flush=True)
     for given, pools in _inputs(args):
         exact = Ceiling(given.prompts, block_tokens=given.block_tokens) if given.prompts else None
         assert exact is not None and given.prompts is not None
@@ -59,6 +72,44 @@ def main(argv: Sequence[str] | None = None) -> int:
                     figures[f"{given.name}_{pool_tokens}_{name.replace(' ', '_')}_{figure}"] = value
     results.write(args.json, figures, results.command_line("bench.gap"))
     return 0
+
+
+def cost_us(prompt_tokens: int) -> float:
+    """Processor time of `GapMeter` for a request: half of its prompt is known, it adds 64 tokens. Median of rounds."""
+    meter = GapMeter(num_pages=COST_PAGES, page_tokens=COST_PAGE_TOKENS)
+    draw = np.random.default_rng(1)
+    known = [draw.integers(0, 2**31 - 1, prompt_tokens // 2, np.int32) for _ in range(64)]
+    times_us = []
+    for round_number in range(COST_ROUNDS):
+        requests = []
+        for i in range(COST_REQUESTS):
+            fresh = draw.integers(0, 2**31 - 1, prompt_tokens - prompt_tokens // 2 + 64, np.int32)
+            token_ids = np.concatenate([known[i % len(known)], fresh])
+            requests.append(_request(f"{round_number} {i}", token_ids, prompt_tokens))
+        began_s = time.process_time()
+        for request in requests:
+            meter.scheduled(request, now_s=0.0)
+            meter.ended(request, computed_tokens=len(request.prompt_ids) + 64)
+        times_us.append(1e6 * (time.process_time() - began_s) / COST_REQUESTS)
+    return statistics.median(times_us)
+
+
+def _request(request_id: str, token_ids: TokenIds, prompt_tokens: int) -> Request:
+    request = Request(
+        request_id=request_id,
+        client=ClientId(b""),
+        namespace=NAMESPACE,
+        sampling=SamplingParams(),
+        prompt_ids=token_ids[:prompt_tokens],
+        prompt_tokens=prompt_tokens,
+        max_new_tokens=64,
+        stop_token_ids=frozenset(),
+        arrival=0,
+        arrived_s=0.0,
+        reuse=Reuse(prompt_tokens=prompt_tokens, cached_tokens=0, copied_tokens=0, queue_s=0.0),
+    )
+    request.output.extend(token_ids[prompt_tokens:].tolist())
+    return request
 
 
 def hashed(given: Input) -> list[Hashed]:
@@ -101,15 +152,16 @@ def estimated(prompts: list[Hashed], num_pages: int, page_tokens: int, *, sample
     found = [ideals.ask(ideals.sample(prompt.hashes)) for prompt in prompts]
     elapsed_s = time.process_time() - began_s
     num_pages_asked = sum(len(prompt.hashes) for prompt in prompts)
-    percent = 100 * num_pages_asked * page_tokens / sum(prompt.num_tokens for prompt in prompts)
-    percent /= sum(each.pages for each in found)
+    asked_percent = 100 * num_pages_asked * page_tokens / sum(prompt.num_tokens for prompt in prompts)
+
+    def percent(counts: Iterator[float]) -> float:
+        return asked_percent * ideals.found_share(sum(counts), pages=followed, whole_pages=num_pages_asked)
+
+    followed = sum(each.pages for each in found)
     return {
-        "ceiling_percent": percent * sum(each.seen for each in found),
-        "oracle_percent": percent * sum(each.oracle for each in found),
-        **{
-            f"lru_x{factor:g}_percent": percent * sum(each.lru[i] for each in found)
-            for i, factor in enumerate(POOL_FACTORS)
-        },
+        "ceiling_percent": percent(each.seen for each in found),
+        "oracle_percent": percent(each.oracle for each in found),
+        **{f"lru_x{factor:g}_percent": percent(each.lru[i] for each in found) for i, factor in enumerate(POOL_FACTORS)},
         "followed_pages_count": ideals.num_followed,
         "cost_per_request_us": 1e6 * elapsed_s / len(prompts),
         "pages_per_request_count": num_pages_asked / len(prompts),

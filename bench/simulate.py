@@ -115,7 +115,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             default=[field.default],
             help=f"one or more, side by side; {field.metadata['help'].lower()} (default: {field.default})",
         )
-    parser.set_defaults(max_queued=NO_QUEUE_LIMIT, max_queued_tokens=NO_QUEUE_LIMIT)
+    parser.set_defaults(max_queued=NO_QUEUE_LIMIT, max_queued_tokens=NO_QUEUE_LIMIT, gap_report=False)
     args = parser.parse_args(argv)
     if (args.against or args.launch) and not args.only:
         parser.error("--against and --launch need --only with the shapes to send")

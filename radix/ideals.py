@@ -1,8 +1,8 @@
 """What ideal caches would have found of each prompt: one that forgets nothing, LRUs of several sizes, an oracle.
 
 Online, and with bounded memory: of all pages only those are followed whose hash falls into a fixed share (spatial
-sampling, as in SHARDS), of each pool as many as `sampled_pages` or up to twice that. A followed page that nobody has
-asked for while about eight pools went by is forgotten, but for a bit of it that says that it was seen.
+sampling, as in SHARDS), of each pool as many as `sampled_pages` or up to twice that. Eight times as many are followed
+at once, and what was used longest ago is forgotten, but for a share of it of which is known that it was seen.
 
 - **LRU**: pages in the order of their last use are a stack; a pool of n pages finds the first n of it. Pages of one
   request were used from the end of the prompt to its start, so that the ends of branches go first.
@@ -31,9 +31,10 @@ SAMPLED_PAGES = 2048
 """Of a pool that many pages are followed at least, where it has as many."""
 
 _POOLS_FOLLOWED = 8
+_LEAST_FOLLOWED = 32768
 _MOMENTS_A_POOL = 256
 _MOST_MOMENTS = 8192
-_MOST_FORGOTTEN = 32768
+_MOST_FORGOTTEN = 65536
 _NEVER = np.iinfo(np.int32).max
 
 
@@ -73,7 +74,7 @@ class Ideals:
         self._mask = (1 << halvings) - 1
         self._pool = max(1, num_pages >> halvings)
         self._pools = tuple(max(1, int(self._pool * factor)) for factor in POOL_FACTORS)
-        self._followed = _Followed(_POOLS_FOLLOWED * max(self._pool, 64), mask=self._mask)
+        self._followed = _Followed(max(_POOLS_FOLLOWED * self._pool, _LEAST_FOLLOWED), mask=self._mask)
         self._moments = _Moments(grain=0 if moments_a_pool is None else self._pool // moments_a_pool)
         self._flushed_at = -1
 
@@ -85,6 +86,15 @@ class Ideals:
     def sample(self, hashes: Sequence[int]) -> list[int]:
         """List those that are followed of a prompt's page hashes, each of everything up to the end of its page."""
         return [page for page in hashes if not page & self._mask] if self._mask else [*hashes]
+
+    def found_share(self, found: float, *, pages: int, whole_pages: int) -> float:
+        """Estimate which part of `whole_pages` was found, of which `pages` were followed and `found` of these found.
+
+        What counts are the pages that were not found. Those found may be the same few over and over, and then it is
+        chance whether they are among the followed ones; no page is not found often.
+        """
+        missed = (pages - found) / self.share / max(1, whole_pages)
+        return min(1.0, max(0.0, 1 - missed))
 
     def ask(self, sampled: list[int]) -> Found:
         """A prompt with these followed pages comes: say what each ideal finds, have them used. O(pages + moments)."""

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from wire.errors import AxilError
 
-from .chat_model import ChatFailed, ChatModel, Usage
+from .chat_model import ChatModel, Usage
 from .engine_wishes import Message
 from .printable import printable
+from .remote import ServerFailed
 
 HELP = """\
 /reset          begin a new chat (the system prompt stays)
@@ -102,7 +103,7 @@ def converse(model: ChatModel, runner: asyncio.Runner, *, system: str | None) ->
                 return 130
             was_interrupted = True
             terminal.note("\n(stopped; Ctrl-C again leaves)")
-        except (AxilError, ChatFailed) as error:
+        except (AxilError, ServerFailed) as error:
             terminal.note(f"error: {error}")
             status = 0 if terminal.is_interactive else 1
     return status

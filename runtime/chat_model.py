@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, Self
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -16,6 +14,7 @@ from wire.sampling import SamplingParams
 
 from .engine import Engine
 from .engine_wishes import Message
+from .remote import ServerFailed, base_url_of, get_json, message_of, post_events, session_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +26,11 @@ class Usage:
     completion_tokens: int
 
 
-class ChatFailed(Exception):
-    """The server can't be reached, or has answered with an error; the message says which."""
-
-
 class ChatModel(Protocol):
     """Gives the assistant's next turn: pieces of text, then `Usage`; leaving the iteration ends the answer."""
 
     def reply(self, messages: list[Message]) -> AsyncGenerator[str | Usage, None]:
-        """Raises ChatFailed or AxilError."""
+        """Raises ServerFailed or AxilError."""
 
 
 class EngineModel:
@@ -82,25 +77,17 @@ class ServerModel:
         """Find out what the server at `url` serves.
 
         Raises:
-            ChatFailed: it can't be reached, or wants another key.
+            ServerFailed: it can't be reached, or wants another key.
             ValueError: `url` is none.
         """
-        base_url = url.rstrip("/").removesuffix("/v1")
-        if urlsplit(base_url).scheme not in ("http", "https"):
-            raise ValueError(f"--url must begin with http:// or https://, got {url}")
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
+        base_url = base_url_of(url).removesuffix("/v1")
+        session = session_with(api_key)
         try:
-            async with session.get(f"{base_url}/v1/models") as response:
-                await _check(response)
-                name = json.loads(await response.read())["data"][0]["id"]
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            name = (await get_json(session, f"{base_url}/v1/models"))["data"][0]["id"]
+        except (LookupError, TypeError) as error:
             await session.close()
-            raise ChatFailed(f"can't reach {base_url}: {error}. Is it running? Start one with: axil serve") from error
-        except (ValueError, LookupError, TypeError) as error:
-            await session.close()
-            raise ChatFailed(f"{base_url}/v1/models does not list models; is it a server of OpenAI's API?") from error
-        except ChatFailed:
+            raise ServerFailed(f"{base_url}/v1/models does not list models; is it a server of OpenAI's API?") from error
+        except ServerFailed:
             await session.close()
             raise
         return cls(session, base_url, name, sampling)
@@ -118,15 +105,11 @@ class ServerModel:
             "stream_options": {"include_usage": True},
             **_fields(self._sampling),
         }
-        try:
-            async with self._session.post(f"{self._base_url}/v1/chat/completions", json=body) as response:
-                await _check(response)
-                async with aclosing(_events(response)) as events:
-                    async for event in events:
-                        for item in _items(event):
-                            yield item
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChatFailed(f"the connection to {self._base_url} broke: {error}") from error
+        url = f"{self._base_url}/v1/chat/completions"
+        async with aclosing(post_events(self._session, url, body)) as events:
+            async for event in events:
+                for item in _items(event):
+                    yield item
 
 
 _API_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -142,34 +125,10 @@ def _fields(sampling: SamplingParams) -> dict[str, object]:
     return changed
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, object], None]:
-    """The server-sent events up to `[DONE]`."""
-    pending = b""
-    async for piece in response.content.iter_any():
-        *lines, pending = (pending + piece).split(b"\n")
-        for line in lines:
-            data = line.removeprefix(b"data:").strip()
-            if not line.startswith(b"data:"):
-                continue
-            if data == b"[DONE]":
-                return
-            yield _event(data)
-    raise ChatFailed("the server ended the answer in the middle")
-
-
-def _event(data: bytes) -> dict[str, object]:
-    try:
-        event: dict[str, object] = json.loads(data)
-    except ValueError as error:
-        shown = data[:80].decode(errors="replace")
-        raise ChatFailed(f"the server sent an event that is no JSON: {shown}") from error
-    return event
-
-
 def _items(event: dict[str, object]) -> list[str | Usage]:
     match event:
         case {"error": error}:
-            raise ChatFailed(_message(error))
+            raise ServerFailed(message_of(error))
         case {"choices": [{"delta": {"content": str(text)}}, *_]}:
             return [text]
         case {"usage": {"prompt_tokens": int(prompt), "completion_tokens": int(completion), **rest}}:
@@ -178,19 +137,3 @@ def _items(event: dict[str, object]) -> list[str | Usage]:
             return [Usage(prompt_tokens=prompt, cached_tokens=cached or 0, completion_tokens=completion)]
         case _:
             return []
-
-
-async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
-        return
-    text = await response.text()
-    try:
-        message = _message(json.loads(text)["error"])
-    except (ValueError, LookupError, TypeError):
-        message = text.strip()[:200]
-    remedy = " Here: --api-key KEY." if response.status == 401 else ""
-    raise ChatFailed(f"the server answered {response.status}: {message}{remedy}")
-
-
-def _message(error: object) -> str:
-    return str(error.get("message")) if isinstance(error, dict) else str(error)

@@ -23,12 +23,16 @@ from .lint_template import add_lint_template, run_lint_template
 from .sampling_flags import SamplingFlags
 from .shell_completion import SHELLS, completion_script
 
+DEFAULT_URL = "http://127.0.0.1:30000"
+"""Where a server listens that is told nothing."""
+
 _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
 
 _CHAT = "Chat with a model in the terminal: that of a running server (--url), or one that is loaded here."
 _BENCH = "Measure what this machine allows at most (memory, products) and the speed of prefill and decode beside it."
+_REPORT = "How much of all prompts a server found cached, how much could have been, and where the rest was lost."
 _GENERATE = "Load a model, continue a prompt, and show the continuation as it comes."
 
 
@@ -54,6 +58,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
                 return run_doctor(args)
             case "lint-template":
                 return run_lint_template(args)
+            case "report":
+                return _report(args)
             case "completion":
                 return _complete(version, args.shell)
             case _:
@@ -86,6 +92,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
     serve.set_defaults(**(serve_defaults or {}))
     _add_chat(commands.add_parser("chat", help="chat with a model", description=_CHAT))
     _add_generate(commands.add_parser("generate", help="continue a prompt", description=_GENERATE))
+    _add_server(commands.add_parser("report", help="where a server's prompt tokens are lost", description=_REPORT))
     completion = commands.add_parser(
         "completion",
         help="print a script that completes commands and flags",
@@ -119,6 +126,11 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     _add_engine_flags(parser)
 
 
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of a running server (default: {DEFAULT_URL})")
+    parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_flags(parser, BenchFlags, title="what is measured")
@@ -145,9 +157,9 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 def _use_engine(args: argparse.Namespace) -> int:
     from wire.errors import AxilError, Refused
 
-    from .chat_model import ChatFailed
     from .engine_commands import chat, generate
     from .launch import StartFailed
+    from .remote import ServerFailed
 
     try:
         if "AXIL_LOG" in os.environ:
@@ -155,7 +167,19 @@ def _use_engine(args: argparse.Namespace) -> int:
         return chat(args) if args.command == "chat" else generate(args)
     except (ValueError, Refused) as error:
         return _error(error, _USAGE)
-    except (AxilError, ChatFailed, StartFailed) as error:
+    except (AxilError, ServerFailed, StartFailed) as error:
+        return _error(error, _FAILED)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from .remote import ServerFailed
+    from .report import report
+
+    try:
+        return report(args.url, api_key=args.api_key)
+    except ValueError as error:
+        return _error(error, _USAGE)
+    except ServerFailed as error:
         return _error(error, _FAILED)
 
 

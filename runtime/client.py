@@ -193,7 +193,7 @@ class SchedulerClient:
 
     async def control(
         self,
-        action: Literal["flush", "stats", "abort", "start_profile", "stop_profile"],
+        action: Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile"],
         *,
         request_id: str | None = None,
         profile: ProfileWish | None = None,

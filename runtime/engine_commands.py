@@ -46,7 +46,7 @@ def chat(args: argparse.Namespace) -> int:
 
     Raises:
         ValueError: the arguments do not suit.
-        ChatFailed: the server can't be reached.
+        ServerFailed: the server can't be reached.
         StartFailed: a process could not start.
     """
     sampling = _sampling(args)

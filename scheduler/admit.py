@@ -108,6 +108,8 @@ def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> 
         idle_s=state.explainer.idle_s(lease) if state.explainer is not None else None,
         miss=_explained(state, running),
     )
+    if state.gap is not None:
+        state.gap.scheduled(request, now_s=now_s)
     counters.prompt_tokens_total += request.prompt_tokens
     counters.cached_tokens_total += lease.cached_tokens
     counters.copied_tokens_total += lease.copied_tokens

@@ -31,6 +31,7 @@ class SchedulerConfig:
     )
     overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one, at most.")
     explain_misses: bool = flag(True, "Say of each request why the part of its prompt that was not reused was not.")
+    gap_report: bool = flag(True, "Estimate what a cache could have found at best, for GET /report and axil report.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")
 
     def __post_init__(self) -> None:

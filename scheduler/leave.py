@@ -50,6 +50,9 @@ def end(
     The pages of a broken request are not kept: what made its logits useless may stand in them.
     """
     running = state.running.get(request.request_id)
+    if state.gap is not None and request.reuse is not None:
+        computed = running.computed_tokens if running is not None else request.num_tokens - 1
+        state.gap.ended(request, computed_tokens=computed)
     if running is not None:
         leave_row(state, running, is_kept=reason != "broken")
     else:

@@ -157,11 +157,13 @@ class Loop:
         match message.action:
             case "flush":
                 count = self.state.cache.flush()
+                if self.state.gap is not None:
+                    self.state.gap.flushed()
                 log.info("flush pages=%d", count)
             case "abort":
                 replies = intake.abort(self.state, message.request_id)
                 count = len(replies)
-            case "stats":
+            case "stats" | "gap":
                 pass
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
@@ -170,7 +172,8 @@ class Loop:
                 return []
             case _:
                 assert_never(message.action)
-        answer = ControlReply(control_id=message.control_id, count=count, stats=self._stats(now_s))
+        gap = self.state.gap.report(now_s=now_s) if message.action == "gap" and self.state.gap is not None else None
+        answer = ControlReply(control_id=message.control_id, count=count, stats=self._stats(now_s), gap=gap)
         return [*replies, Reply(client, answer)]
 
     def _fill_pipeline(self) -> None:

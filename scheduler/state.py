@@ -14,6 +14,7 @@ from .belt import Belt
 from .config import SchedulerConfig
 from .cost import StepCost, Work
 from .explain import Explainer
+from .gap import GapMeter
 from .output_length import OutputLength
 from .queue import Queue
 from .request import ClientId, Running
@@ -70,7 +71,7 @@ class State:
 
     `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
     that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
-    `explainer` and `belt` are None when nobody wants to know; `journal` keeps nothing while nobody listens.
+    `explainer`, `belt` and `gap` are None when nobody wants to know; `journal` keeps nothing while nobody listens.
     """
 
     config: SchedulerConfig
@@ -81,6 +82,7 @@ class State:
     journal: Journal
     explainer: Explainer | None
     belt: Belt | None
+    gap: GapMeter | None = None
     running: dict[str, Running] = field(default_factory=dict)
     prefilling: dict[int, Running] = field(default_factory=dict)
     decoding: dict[int, Running] = field(default_factory=dict)
@@ -116,5 +118,6 @@ def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> 
         journal=journal,
         explainer=Explainer(cache, journal) if config.explain_misses else None,
         belt=Belt(cache, journal) if config.explain_misses else None,
+        gap=GapMeter(num_pages=num_pages, page_tokens=page_tokens) if config.gap_report else None,
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

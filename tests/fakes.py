@@ -21,6 +21,7 @@ from runtime.http.app import build_app
 from runtime.http.front import Front
 from runtime.link import Link
 from runtime.process import build_front
+from wire.gap import GapReport
 from wire.messages import (
     Cancel,
     Control,
@@ -115,6 +116,7 @@ class FakeScheduler:
         self._peer = b""
         self.received: list[ToScheduler] = []
         self.script: Callable[[Submit], Script] = lambda _: Script()
+        self.gap: GapReport | None = None
         self.stats = Stats(
             context_tokens=CONTEXT_TOKENS,
             vocabulary=VOCABULARY,
@@ -194,7 +196,8 @@ class FakeScheduler:
                 await self.send(ControlReply(control_id=message.control_id, count=7))
             case Control():
                 if self.is_ready:
-                    await self.send(ControlReply(control_id=message.control_id, stats=self.stats))
+                    gap = self.gap if message.action == "gap" else None
+                    await self.send(ControlReply(control_id=message.control_id, stats=self.stats, gap=gap))
 
     async def _answer(self, submit: Submit) -> None:
         script = self.script(submit)

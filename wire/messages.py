@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from wire.gap import GapReport, Lost
 from wire.sampling import SamplingParams
 
 TOKEN_BYTES = 4
@@ -84,7 +85,7 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
     """
 
     control_id: int
-    action: Literal["flush", "stats", "abort", "start_profile", "stop_profile"]
+    action: Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile"]
     request_id: str | None = None
     profile: ProfileWish | None = None
 
@@ -221,9 +222,9 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     found cached then. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the request that came first
     of those in the queue has been there. An unused page stays for `belt_s`; the next to go was used `next_victim_s`
     ago; half of the sessions that return do so within `expected_return_s`, and the share `survival` of them within
-    `belt_s`. These are None without `--explain-misses`, and until enough has happened. `stuck` is None while all is
-    well, else the sentence that says what hangs. Nothing is sent before the runner is ready, so a tokenizer that has
-    `Stats` may serve.
+    `belt_s`. These are None without `--explain-misses`, and until enough has happened. `lost` are shares of the prompt
+    tokens of the last ten minutes, None without `--gap-report`. `stuck` is None while all is well, else the sentence
+    that says what hangs. Nothing is sent before the runner is ready, so a tokenizer that has `Stats` may serve.
     """
 
     model_fingerprint: str = ""
@@ -263,13 +264,15 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     next_victim_s: float | None = None
     expected_return_s: float | None = None
     survival: float | None = None
+    lost: Lost | None = None
     stuck: str | None = None
 
 
 class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: the answer to one `Control`; `count` is the pages flushed or the requests aborted.
 
-    A profile that has ended stands at `path`; `refusal` says why a profile could not be begun or ended.
+    A profile that has ended stands at `path`; `refusal` says why a profile could not be begun or ended. `gap` answers
+    a wish of that name, unless the server was told not to know.
     """
 
     control_id: int
@@ -277,6 +280,7 @@ class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     stats: Stats | None = None
     path: str | None = None
     refusal: str | None = None
+    gap: GapReport | None = None
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag=True):

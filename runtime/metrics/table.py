@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
+from msgspec.structs import asdict
+
 from wire.messages import Stats
 
 from .series import Alias, Histogram, Readings, Sample, Series
@@ -64,6 +66,11 @@ def _answers(readings: Readings) -> list[Sample]:
         ({"route": route, "method": method, "status": str(status)}, count)
         for (route, method, status), count in counts.items()
     ]
+
+
+def _lost(readings: Readings) -> list[Sample]:
+    lost = readings.stats.lost
+    return [] if lost is None else [({"owner": owner}, share) for owner, share in asdict(lost).items()]
 
 
 def _sglang_answer(own: Mapping[str, str]) -> dict[str, str]:
@@ -237,6 +244,14 @@ _TOKENS = (
         "Cached over all prompt tokens of the requests first scheduled in the last minute; absent when none was.",
         lambda readings: readings.hit_rate,
         ["sglang:cache_hit_rate"],
+    ),
+    Series(
+        name="axil_lost_share_ratio",
+        kind="gauge",
+        text="Prompt tokens of the last ten minutes that were not found cached, as parts of all, by whose loss it is: "
+        "workload, capacity, policy or restart (docs/report.md). Absent while nothing is known.",
+        samples=_lost,
+        labels=("owner",),
     ),
     _counter("axil_evicted_pages_total", "Cached pages given up for room.", lambda stats: stats.evicted_pages_total),
     _counter(

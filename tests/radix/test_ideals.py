@@ -90,12 +90,13 @@ def sessions(num_sessions: int, num_turns: int, seed: int) -> list[list[int]]:
     """Prompts that grow turn by turn, in an order in which some sessions come often and others seldom."""
     draw = random.Random(seed)
     weights = [1 / (1 + i) for i in range(num_sessions)]
-    histories = [[0, 0, 0, 0, i] for i in range(num_sessions)]
+    system = list(range(30))
+    histories = [[*system, 100 + i] for i in range(num_sessions)]
     prompts = []
     for number in draw.choices(range(num_sessions), weights, k=num_turns):
         histories[number] = histories[number] + [draw.getrandbits(30) for _ in range(draw.randint(5, 60))]
         if len(histories[number]) > 900:
-            histories[number] = [0, 0, 0, 0, draw.getrandbits(30)]
+            histories[number] = [*system, draw.getrandbits(30)]
         prompts.append(histories[number])
     return prompts
 
@@ -107,8 +108,9 @@ def test_a_sample_of_the_pages_tells_each_ideal_within_a_point(seed: int) -> Non
     every = Ideals(num_pages=num_pages, sampled_pages=num_pages, moments_a_pool=None)
     some = Ideals(num_pages=num_pages)
     hashes = [_chained(prompt, seed) for prompt in prompts]
-    exact = _percents([every.ask(every.sample(each)) for each in hashes])
-    sampled = _percents([some.ask(some.sample(each)) for each in hashes])
+    whole_pages = sum(map(len, hashes))
+    exact = _percents(every, [every.ask(every.sample(each)) for each in hashes], whole_pages)
+    sampled = _percents(some, [some.ask(some.sample(each)) for each in hashes], whole_pages)
     assert (every.share, some.share) == (1, 0.5)
     for name, percent in exact.items():
         assert sampled[name] == pytest.approx(percent, abs=1.0), name
@@ -144,7 +146,10 @@ def test_what_a_running_request_holds_is_no_room_for_the_oracle(runs_on: bool, f
     assert ideals.ask(other[:2]).oracle == found
 
 
-def test_its_memory_is_bounded_and_what_it_has_forgotten_was_seen_all_the_same() -> None:
+def test_its_memory_is_bounded_and_what_it_has_forgotten_was_seen_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_FOLLOWED", 0)
     ideals = Ideals(num_pages=64)
     prompts = [[hash_of((i, j)) for j in range(16)] for i in range(200)]
     for prompt in prompts:
@@ -162,9 +167,11 @@ def _chained(prompt: list[int], seed: int) -> list[int]:
     return hashes
 
 
-def _percents(found: list[Found]) -> dict[str, float]:
+def _percents(ideals: Ideals, found: list[Found], whole_pages: int) -> dict[str, float]:
     pages = sum(each.pages for each in found)
     counts = {"seen": sum(each.seen for each in found), "oracle": float(sum(each.oracle for each in found))}
     for i, factor in enumerate(POOL_FACTORS):
         counts[f"lru x{factor}"] = sum(each.lru[i] for each in found)
-    return {name: 100 * count / pages for name, count in counts.items()}
+    return {
+        name: 100 * ideals.found_share(count, pages=pages, whole_pages=whole_pages) for name, count in counts.items()
+    }

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from runtime.chat_model import ChatFailed, EngineModel, ServerModel, Usage
+from runtime.chat_model import EngineModel, ServerModel, Usage
 from runtime.completion import Chunk, Completion
+from runtime.remote import ServerFailed
 from runtime.sampling_flags import SamplingFlags
 from tests.fakes import running_server
 from wire.errors import Refused
@@ -139,7 +140,7 @@ async def test_an_answer_that_is_broken_says_how(events: list[str], words: str |
         if words is None:
             assert [item async for item in model.reply(HI)] == []
             return
-        with pytest.raises(ChatFailed, match=words):
+        with pytest.raises(ServerFailed, match=words):
             async for _ in model.reply(HI):
                 pass
 
