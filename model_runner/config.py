@@ -13,7 +13,8 @@ class RunnerConfig:
 
     device: str = flag(
         "auto",
-        "Where the model is computed; auto is a CUDA device where there are one and the package flashinfer-python.",
+        "Where the model is computed; auto is a CUDA device where there are one and the package flashinfer-python, or "
+        "triton.",
         choices=("auto", "cpu", "cuda"),
     )
     dtype: str = flag(
@@ -29,8 +30,9 @@ class RunnerConfig:
     )
     attention: str = flag(
         "auto",
-        "Attention backend; auto is the fastest one that suits: the kernels in C++ (cpu), plain torch, or flashinfer.",
-        choices=("auto", "cpu", "torch", "flashinfer"),
+        "Attention backend; auto is the first that suits: on CUDA flashinfer, then triton; on a CPU the kernels in C++ "
+        "(cpu), then plain torch.",
+        choices=("auto", "cpu", "torch", "flashinfer", "triton"),
     )
     kernels: str = flag(
         "auto",

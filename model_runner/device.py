@@ -20,8 +20,13 @@ def has_flashinfer() -> bool:
     return find_spec("flashinfer") is not None
 
 
+def has_triton() -> bool:
+    """Whether Triton is installed, as it is with torch's builds for CUDA."""
+    return find_spec("triton") is not None
+
+
 def resolve_device(name: str, *, rank: int = 0, num_ranks: int = 1) -> torch.device:
-    """The device of `--device`; "auto" is CUDA where it and the package for its attention are there.
+    """The device of `--device`; "auto" is CUDA where it and a package for its attention are there.
 
     That is the current one; of several ranks, each takes the one of its number.
 
@@ -29,8 +34,10 @@ def resolve_device(name: str, *, rank: int = 0, num_ranks: int = 1) -> torch.dev
         StartError: CUDA is asked for and there is none, or fewer devices than ranks.
     """
     has_cuda = torch.cuda.is_available()
-    if name == "auto" and has_cuda and not has_flashinfer():
-        log.warning("computing on the CPU, though there is a CUDA device: flashinfer-python is not installed")
+    if name == "auto" and has_cuda and not (has_flashinfer() or has_triton()):
+        log.warning(
+            "computing on the CPU, though there is a CUDA device: flashinfer-python is not installed, nor triton"
+        )
         has_cuda = False
     if name == "cpu" or (name == "auto" and not has_cuda):
         return torch.device("cpu")

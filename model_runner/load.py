@@ -20,7 +20,7 @@ from .attention.choice import make_backend
 from .batch import build_batch
 from .config import RunnerLaunch
 from .device import device_name, free_share, resolve_device
-from .device_sampler import DeviceSampler, flashinfer_filters
+from .device_sampler import DeviceSampler, make_filters
 from .graphs import CudaCapture, DecodeGraphs
 from .host import num_threads
 from .implementation import build, is_own
@@ -103,7 +103,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         device=device,
         ranks=ranks,
         tokenizer=Path(launch.tokenizer),
-        device_sampler=DeviceSampler(device, flashinfer_filters()) if device.type == "cuda" else None,
+        device_sampler=DeviceSampler(device, make_filters()) if device.type == "cuda" else None,
         sampler_kernels=None if library is None else SamplerKernels(library),
         graphs=_graphs(built.model, backend, pool, sizes, context_tokens=built.context_tokens),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,17 +21,26 @@ INSTALL = "pip install 'axil[cuda]'"
 
 
 def make_backend(
-    name: str, spec: AttentionSpec, device: torch.device, library: Library | None, *, max_graph_rows: int = 0
+    name: str,
+    spec: AttentionSpec,
+    device: torch.device,
+    library: Library | None,
+    *,
+    max_graph_rows: int = 0,
+    is_deterministic: bool = False,
 ) -> AttentionBackend[Any]:
-    """The backend of `--attention`; "auto" is the fastest that this device has. `library` are the CPU's kernels.
+    """The backend of `--attention`; "auto" is the first that suits. `library` are the CPU's kernels.
 
-    `max_graph_rows` is the most decode rows that a recorded step will have, 0 where none will be recorded.
+    `max_graph_rows` is the most decode rows that a recorded step will have, 0 where none will be recorded. With
+    `is_deterministic` it is one whose sums run in an order of absolute positions.
 
     Raises:
         StartError: it can't serve this model on this device; names the flag.
     """
     backend: AttentionBackend[Any]
     match name, device.type:
+        case "auto", "cuda":
+            name, backend = _first_on_cuda(spec, device, max_graph_rows, is_deterministic=is_deterministic)
         case "cpu" | "auto", "cpu" if library is not None and (name == "cpu" or _suits_kernels(spec)):
             name, backend = "cpu", CpuAttention(spec, library)
         case "cpu", _:
@@ -40,17 +50,37 @@ def make_backend(
             )
         case "torch" | "auto", "cpu":
             name, backend = "torch", TorchAttention(spec)
-        case "flashinfer" | "auto", "cuda":
-            name, backend = "flashinfer", _flashinfer(spec, device, max_graph_rows)
+        case "flashinfer", "cuda":
+            backend = _flashinfer(spec, device, max_graph_rows)
+        case "triton", _:
+            backend = _triton(spec, device, is_deterministic=is_deterministic)
         case "torch", _:
             raise StartError(f"--attention torch computes on the CPU only; set it to auto, or --device cpu ({device})")
         case "flashinfer", _:
             raise StartError("--attention flashinfer needs a CUDA device and there is none; set it to auto")
         case _:
-            raise StartError(f"--attention {name} is not known; set it to auto, cpu, torch or flashinfer")
+            raise StartError(f"--attention {name} is not known; set it to auto, cpu, torch, flashinfer or triton")
     _check(name, spec, backend.capabilities())
     log.info("attention=%s device=%s", name, device)
     return backend
+
+
+def _first_on_cuda(
+    spec: AttentionSpec, device: torch.device, max_graph_rows: int, *, is_deterministic: bool
+) -> tuple[str, AttentionBackend[Any]]:
+    """FlashInfer, else Triton; what is against the first is logged, and what is against both an error."""
+    try:
+        if is_deterministic:
+            raise StartError("--attention flashinfer takes another order of sums for other rows in a batch")
+        return "flashinfer", _flashinfer(spec, device, max_graph_rows)
+    except StartError as error:
+        reason = error
+    try:
+        backend = _triton(spec, device, is_deterministic=is_deterministic)
+    except StartError as error:
+        raise StartError(f"{reason}; and {error}") from error
+    log.info("attention in Triton: %s", reason)
+    return "triton", backend
 
 
 def _flashinfer(spec: AttentionSpec, device: torch.device, max_graph_rows: int) -> AttentionBackend[Any]:
@@ -58,9 +88,25 @@ def _flashinfer(spec: AttentionSpec, device: torch.device, max_graph_rows: int) 
         from .flashinfer_backend import FlashInferAttention  # takes seconds, and is there with the extra only
     except ImportError as error:
         raise StartError(
-            f"attention on a CUDA device needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
+            f"--attention flashinfer needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
         ) from error
+    _check("flashinfer", spec, FlashInferAttention.CAPABILITIES)
     return FlashInferAttention(spec, device, max_graph_rows=max_graph_rows)
+
+
+def _triton(spec: AttentionSpec, device: torch.device, *, is_deterministic: bool) -> AttentionBackend[Any]:
+    try:
+        from .triton_backend import TritonAttention, is_interpreted  # is there with torch's builds for CUDA only
+    except ImportError as error:
+        raise StartError(
+            f"--attention triton needs the package triton, which comes with torch's builds for CUDA ({error}); "
+            "set it to auto"
+        ) from error
+    if device.type == "cpu" and not is_interpreted():
+        raise StartError("--attention triton needs a CUDA device and there is none; set it to auto")
+    backend = TritonAttention(spec, device, is_deterministic=is_deterministic)
+    _check("triton", spec, backend.capabilities())
+    return backend
 
 
 def _suits_kernels(spec: AttentionSpec) -> bool:
@@ -83,6 +129,13 @@ def _check(name: str, spec: AttentionSpec, can: Capabilities) -> None:
         )
     if can.head_dims is not None and spec.head_dim not in can.head_dims:
         raise StartError(
-            f"--attention {name} takes heads of {', '.join(map(str, can.head_dims))} numbers, this model's have "
-            f"{spec.head_dim}; set --device cpu, or serve another model"
+            f"--attention {name} takes heads of {_listed(can.head_dims)} numbers, this model's have "
+            f"{spec.head_dim}; set --attention auto or --device cpu, or serve another model"
         )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """All of a few, the ends of many."""
+    if len(numbers) <= 8:
+        return ", ".join(map(str, numbers))
+    return f"{numbers[0]} to {numbers[-1]}"

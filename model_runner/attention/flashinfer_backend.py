@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ class FlashInferStep:
 class FlashInferAttention:
     """FlashInfer's wrappers over this pool; `max_graph_rows` is how many rows a recorded step may have, if any is."""
 
+    CAPABILITIES: ClassVar = Capabilities(dtypes=DTYPES, page_tokens=None, head_dims=HEAD_DIMS, is_order_fixed=False)
+
     def __init__(self, spec: AttentionSpec, device: torch.device, *, max_graph_rows: int = 0) -> None:
         self._spec = spec
         self._device = device
@@ -59,7 +62,7 @@ class FlashInferAttention:
 
     def capabilities(self) -> Capabilities:
         """16-bit types and the head dims that FA2 is compiled for; any page size."""
-        return Capabilities(dtypes=DTYPES, page_tokens=None, head_dims=HEAD_DIMS, is_order_fixed=False)
+        return self.CAPABILITIES
 
     def make_kv_pool(self, num_pages: int) -> KVPool:
         """Allocate the pool; its K and V are views of equal strides, as the kernels ask."""

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from model_runner.attention.backend import AttentionSpec
 from model_runner.attention.choice import make_backend
 from model_runner.attention.flashinfer_backend import FlashInferAttention
+from model_runner.attention.triton_backend import TritonAttention
 from model_runner.device import resolve_device
 from model_runner.errors import StartError
 
@@ -26,9 +29,17 @@ class _OnCpu(FlashInferAttention):
         super().__init__(spec, CPU, max_graph_rows=max_graph_rows)  # type: ignore[arg-type]
 
 
+class _TritonOnCpu(TritonAttention):
+    """The same, in the interpreter."""
+
+    def __init__(self, spec: object, device: torch.device, *, is_deterministic: bool) -> None:
+        super().__init__(spec, CPU, is_deterministic=is_deterministic)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def _no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model_runner.attention.flashinfer_backend.FlashInferAttention", _OnCpu)
+    monkeypatch.setattr("model_runner.attention.triton_backend.TritonAttention", _TritonOnCpu)
 
 
 @pytest.mark.usefixtures("_no_gpu_needed")
@@ -39,13 +50,50 @@ def test_a_cuda_device_gets_flashinfer(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_no_gpu_needed")
+@pytest.mark.parametrize("spec", [replace(HALF, head_dim=80), make_spec()], ids=["head_dim", "float32"])
+def test_what_flashinfer_does_not_take_gets_triton_and_the_log_says_why(
+    spec: AttentionSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), reference_kernels():
+        assert isinstance(make_backend("auto", spec, CUDA, None), TritonAttention)
+    assert "attention in Triton: --attention flashinfer " in caplog.text
+
+
+@pytest.mark.usefixtures("_no_gpu_needed")
+def test_without_flashinfer_or_where_asked_for_it_is_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_backend("triton", HALF, CUDA, None), TritonAttention)
+    monkeypatch.setitem(sys.modules, "model_runner.attention.flashinfer_backend", None)
+    assert isinstance(make_backend("auto", HALF, CUDA, None), TritonAttention)
+
+
+@pytest.mark.usefixtures("_no_gpu_needed")
+def test_in_deterministic_mode_it_is_triton_with_a_fixed_order() -> None:
+    backend = make_backend("auto", HALF, CUDA, None, is_deterministic=True)
+    assert isinstance(backend, TritonAttention)
+    assert backend.capabilities().is_order_fixed
+
+
+def test_triton_on_a_cpu_is_for_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model_runner.attention.triton_backend.is_interpreted", lambda: False)
+    with pytest.raises(StartError, match="--attention triton needs a CUDA device"):
+        make_backend("triton", HALF, CPU, None)
+
+
+@pytest.mark.usefixtures("_no_gpu_needed")
 @pytest.mark.parametrize(
     ("name", "spec", "device", "sentence"),
     [
         ("flashinfer", HALF, CPU, "--attention flashinfer needs a CUDA device"),
         ("torch", HALF, CUDA, "--attention torch computes on the CPU only"),
-        ("auto", make_spec(), CUDA, r"can't compute in torch.float32; set --dtype bfloat16"),
-        ("auto", replace(HALF, head_dim=80), CUDA, r"takes heads of 64, 128, 256 numbers, this model's have 80"),
+        ("flashinfer", make_spec(), CUDA, r"can't compute in torch.float32; set --dtype bfloat16"),
+        ("flashinfer", replace(HALF, head_dim=80), CUDA, r"takes heads of 64, 128, 256 numbers, this model's have 80"),
+        (
+            "auto",
+            replace(HALF, head_dim=512),
+            CUDA,
+            r"flashinfer takes .* and .*triton takes heads of 2 to 256 numbers",
+        ),
+        ("flash", HALF, CUDA, "--attention flash is not known"),
         ("torch", replace(HALF, dtype=torch.float16), CPU, r"can't compute in torch.float16; set --dtype float32"),
     ],
 )
@@ -58,8 +106,11 @@ def test_a_backend_that_can_not_serve_the_model_here_says_what_to_set(
 
 def test_without_the_package_a_cuda_device_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_runner.attention.flashinfer_backend", None)
+    monkeypatch.setitem(sys.modules, "model_runner.attention.triton_backend", None)
     with pytest.raises(StartError, match=r"pip install 'axil\[cuda\]', or set --device cpu"):
         make_backend("auto", HALF, CUDA, None)
+    with pytest.raises(StartError, match="--attention triton needs the package triton"):
+        make_backend("triton", HALF, CUDA, None)
 
 
 def test_a_cuda_device_that_is_asked_for_and_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
