@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from model_runner.config import RunnerConfig
-from scheduler.config import SchedulerConfig
+from scheduler.config import KvEventsConfig, SchedulerConfig
 from wire.flags import flag
 
 MAX_TOKENIZER_WORKERS = 64
@@ -134,6 +134,7 @@ class ServerConfig:
     model: str | None = None
     http: HttpConfig = field(default_factory=HttpConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    kv_events: KvEventsConfig = field(default_factory=KvEventsConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
 
@@ -145,6 +146,7 @@ FLAG_GROUPS = (
     ("http", "HTTP", HttpConfig),
     ("runner", "model runner", RunnerConfig),
     ("scheduler", "scheduler", SchedulerConfig),
+    ("kv_events", "KV events", KvEventsConfig),
     ("launch", "launcher", LaunchConfig),
 )
 """The fields of `ServerConfig` whose classes are flags of `axil serve`, with the titles of their groups."""

@@ -97,7 +97,9 @@ def server_parts(
         config=config.runner,
     )
     num_ranks = config.runner.tensor_parallel
-    scheduler = SchedulerLaunch(run_dir=str(run_dir), config=config.scheduler, num_ranks=num_ranks)
+    scheduler = SchedulerLaunch(
+        run_dir=str(run_dir), config=config.scheduler, kv_events=config.kv_events, num_ranks=num_ranks
+    )
     tokenizers = [dataclasses.replace(tokenizer, name=name) for name in _tokenizer_names(config.http)]
     return (
         *(Part(name=each.name, module=modules["tokenizer"], config=each) for each in tokenizers),
@@ -190,7 +192,7 @@ def _model_name(config: ServerConfig, files: ModelFiles) -> str:
 
 def _settings(config: ServerConfig) -> dict[str, str | int | float | bool | None]:
     """Every setting but the secret ones."""
-    sections = (config.http, config.scheduler, config.runner, config.launch)
+    sections = (config.http, config.scheduler, config.kv_events, config.runner, config.launch)
     merged = {name: value for section in sections for name, value in dataclasses.asdict(section).items()}
     return {name: value for name, value in merged.items() if name not in SECRETS}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from wire.flags import flag
+
+_ENDPOINT = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +59,53 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvEventsConfig:
+    """Whether and where other processes can follow which pages are cached."""
+
+    kv_events: str | None = flag(
+        None,
+        "ZMQ address to publish at which pages are cached, as vLLM does (tcp://*:5557, ipc://…); auto: nowhere. "
+        "Whoever can connect reads the prompts' tokens.",
+    )
+    kv_events_replay: str | None = flag(
+        None, "ZMQ address where subscribers ask for messages that they have missed, and for a snapshot; auto: none."
+    )
+    kv_events_topic: str = flag("", "Topic of the messages; vLLM's routers expect kv@ADDRESS@MODEL.")
+    kv_events_kept: int = flag(
+        10_000, "Messages kept for a replay, 64 MiB at most; who asks for older ones gets a snapshot."
+    )
+    kv_events_format: str = flag(
+        "vllm",
+        "vllm-array is for readers of vLLM before 0.24, which wrote events as arrays.",
+        choices=("vllm", "vllm-array"),
+    )
+
+    def __post_init__(self) -> None:
+        """Check the addresses.
+
+        Raises:
+            ValueError: names the flag, what it takes and the given value.
+        """
+        for name in ("kv_events", "kv_events_replay"):
+            endpoint = getattr(self, name)
+            if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} must be an address to bind, such as tcp://*:5557 or "
+                    f"ipc:///run/axil/events; got {endpoint!r}"
+                )
+        if self.kv_events_replay is not None and self.kv_events is None:
+            raise ValueError("--kv-events-replay needs --kv-events: there is nothing to replay without")
+        if self.kv_events is not None and self.kv_events == self.kv_events_replay:
+            raise ValueError(f"--kv-events and --kv-events-replay must differ, got {self.kv_events} for both")
+        if self.kv_events_kept < 1:
+            raise ValueError(f"--kv-events-kept must be at least 1, got {self.kv_events_kept}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLaunch:
     """What the launcher tells the scheduler process."""
 
     run_dir: str
     config: SchedulerConfig
+    kv_events: KvEventsConfig = KvEventsConfig()
     num_ranks: int = 1

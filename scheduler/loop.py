@@ -16,6 +16,7 @@ from wire import messages
 from wire.messages import ControlReply, FromRunner, ToScheduler
 
 from . import intake
+from .kv_events.publisher import Publisher
 from .leave import fail_stalled
 from .plan import plan
 from .request import ClientId
@@ -59,6 +60,7 @@ class Loop:
     state: State
     sockets: Sockets
     watchdog: Watchdog
+    kv_events: Publisher | None = None
     clients: set[ClientId] = field(default_factory=set)
     busy_s: float = 0.0
     next_stats_s: float = 0.0
@@ -75,6 +77,8 @@ class Loop:
         poller = zmq.Poller()
         for end in (self.sockets.requests, self.sockets.results, self.sockets.stop_fd):
             poller.register(end, zmq.POLLIN)
+        if self.kv_events is not None and self.kv_events.replay is not None:
+            poller.register(self.kv_events.replay, zmq.POLLIN)
         while True:
             wait_s = max(0.0, self.next_stats_s - time.monotonic())
             ready = dict(poller.poll(round(wait_s * 1000)))
@@ -90,6 +94,7 @@ class Loop:
         replies += fail_stalled(self.state)
         self._send(replies)
         self.state.cache.evict_ahead()
+        self._tell_others()
         self.busy_s += time.monotonic() - began_s
         if began_s >= self.next_stats_s:
             self._report(began_s)
@@ -190,6 +195,13 @@ class Loop:
             by_client[reply.client].append(reply.message)
         for client, batch in by_client.items():
             self.sockets.requests.send_multipart([client, messages.encode(batch)])
+
+    def _tell_others(self) -> None:
+        """Publish what has entered and left the cache, to those who have asked for it."""
+        if self.kv_events is not None:
+            self.kv_events.publish()
+            self.kv_events.answer()
+            self.state.counters.kv_event_messages_total = self.kv_events.next_sequence
 
     def _stats(self, now_s: float) -> messages.Stats:
         stuck = self.watchdog.stuck(self.state, now_s=now_s)

@@ -18,10 +18,11 @@ from wire import log as logs
 from wire import messages
 from wire.sockets import Endpoints, bound
 
-from .config import SchedulerLaunch
+from .config import KvEventsConfig, SchedulerLaunch
+from .kv_events.publisher import CannotPublish, Publisher
 from .loop import Loop, RunnerFailed, Sockets
 from .settle import OutOfStep
-from .state import Limits, make_state
+from .state import Limits, State, make_state
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -62,16 +63,31 @@ def main() -> int:
             device=ready.device,
         )
         state = make_state(launch.config, limits, page_tokens=ready.page_tokens)
+        try:
+            kv_events = _publisher(launch.kv_events, state)
+        except CannotPublish as error:
+            child.tell(children.Failed(message=str(error)))
+            return 1
         child.tell(children.Started(facts={"max_running": launch.config.max_running}))
         sockets = Sockets(requests=requests, plans=plans, results=results, stop_fd=stop_fd)
-        loop = Loop(state=state, sockets=sockets, watchdog=Watchdog(launch.num_ranks * [time.monotonic()]))
+        watchdog = Watchdog(launch.num_ranks * [time.monotonic()])
+        loop = Loop(state=state, sockets=sockets, watchdog=watchdog, kv_events=kv_events)
         try:
             loop.run()
         except (RunnerFailed, OutOfStep) as error:
             log.error("the model runner can't go on: %s", error)
             return 1
+        finally:
+            if kv_events is not None:
+                kv_events.close()
         sockets.send_all(messages.Stop())
     return 0
+
+
+def _publisher(config: KvEventsConfig, state: State) -> Publisher | None:
+    if config.kv_events is None:
+        return None
+    return Publisher(config, state.journal, num_pages=state.cache.num_pages)
 
 
 def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> messages.Ready | None:

@@ -59,6 +59,7 @@ class Counters:
     broken_total: int = 0
     refused_total: int = 0
     steps_total: int = 0
+    kv_event_messages_total: int = 0
     runner_busy_s_total: float = 0.0
     runner_idle_s_total: float = 0.0
     worst_displacement_tokens: int = 0

@@ -254,6 +254,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     refused_total: int = 0
     ledger_mismatches_total: int = 0
     steps_total: int = 0
+    kv_event_messages_total: int = 0
     runner_busy_s_total: float = 0.0
     scheduler_busy_s_total: float = 0.0
     runner_idle_s_total: float = 0.0

@@ -327,6 +327,11 @@ _PROCESSES = (
         lambda stats: stats.scheduler_busy_s_total,
     ),
     _counter(
+        "axil_kv_event_messages_total",
+        "Messages of KV events published (--kv-events). A subscriber that has seen fewer has missed some.",
+        lambda stats: stats.kv_event_messages_total,
+    ),
+    _counter(
         "axil_ledger_mismatches_total",
         "Pages whose owner was not the expected one; they are quarantined. Anything but 0 is a defect of axil.",
         lambda stats: stats.ledger_mismatches_total,
