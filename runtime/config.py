@@ -46,6 +46,12 @@ class HttpConfig:
     doctor_prompts: int = flag(
         256, "Recent prompts that /doctor looks at, in memory only, for each tokenizer; 0 keeps none."
     )
+    drop_billing_headers: bool = flag(
+        False, "Drop the billing headers that coding agents put in front of system prompts, new in each request."
+    )
+    sort_tools: bool = flag(
+        False, "Write tools by name and the keys of their schemas in order, however a client sends them."
+    )
     tool_call_parser: str = flag(
         "auto",
         "How the model writes tool calls; auto takes it from the chat template.",

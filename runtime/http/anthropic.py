@@ -8,7 +8,7 @@ from dataclasses import replace
 from runtime.text.template import Message, template_variables
 from wire.errors import AxilError, PromptTooLong, Refused
 
-from .chat_prompt import MESSAGE_CHARACTERS, Chat
+from .chat_prompt import MESSAGE_CHARACTERS, Chat, normalised_chat
 from .errors import status_of
 from .fields import Fields
 from .front import Front
@@ -91,7 +91,9 @@ async def read_chat(front: Front, fields: Fields) -> Chat:
     """
     given = fields.raw("messages")
     num_messages = len(given) if isinstance(given, list) else 0
-    return await front.generator.off_loop(num_messages * MESSAGE_CHARACTERS, lambda: _read_chat(fields))
+    return await front.generator.off_loop(
+        num_messages * MESSAGE_CHARACTERS, lambda: normalised_chat(front, _read_chat(fields))
+    )
 
 
 def _read_chat(fields: Fields) -> Chat:

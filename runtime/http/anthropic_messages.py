@@ -25,6 +25,7 @@ from .events import Ending, TextEvent, named_event
 from .fields import Fields, read_fields
 from .front import FRONT
 from .live import stream
+from .normaliser import tell
 from .openai import check_model, new_call_id
 from .place import PLACE_FIELDS, kept_for, read_place
 from .route import Route
@@ -61,6 +62,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     sampling = _read_sampling(fields)
     place = kept_for(read_place(fields), cache_ttl_s(fields))
     chat = await read_chat(front, fields)
+    tell(request, chat.changes)
     fields.fields("metadata").string("user_id")
     is_stream = fields.boolean("stream", False)
     front.warn_unknown(fields)
@@ -83,6 +85,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     fields = await read_fields(request)
     check_model(front, fields)
     chat = await read_chat(front, fields)
+    tell(request, chat.changes)
     front.warn_unknown(fields)
     prompt = await rendered(front, chat)
     return json_response({"input_tokens": len(prompt.token_ids)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runtime.text.template import USUAL_ROLES, ChatTemplate, Message, template_variables
 from wire.errors import Refused
@@ -11,6 +11,7 @@ from wire.errors import Refused
 from .chat_messages import MESSAGES, read_messages
 from .fields import Fields
 from .front import Front
+from .normaliser import Changes, normalised
 from .schema import Schema, boolean, mapping, string
 from .tools import CHAT_TOOL_FIELDS, ToolWish, read_chat_tools
 
@@ -30,13 +31,17 @@ CHAT_PROMPT_FIELDS: dict[str, Schema] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """What is to be answered: with `is_open` by going on with the last message, with `with_prompt` in a new one."""
+    """What is to be answered: with `is_open` by going on with the last message, with `with_prompt` in a new one.
+
+    `changes` names what the server has changed in it.
+    """
 
     messages: list[Message]
     tools: ToolWish = field(default_factory=ToolWish)
     variables: dict[str, object] = field(default_factory=dict)
     is_open: bool = False
     with_prompt: bool = True
+    changes: Changes = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ async def read_chat(front: Front, fields: Fields) -> Chat:
             "continue_final_message and add_generation_prompt can't both be true. Set one of them.",
             field="add_generation_prompt",
         )
-    return Chat(
+    chat = Chat(
         messages=messages,
         tools=read_chat_tools(fields),
         variables=effort_variables(fields.string("reasoning_effort"))
@@ -72,6 +77,13 @@ async def read_chat(front: Front, fields: Fields) -> Chat:
         is_open=is_open,
         with_prompt=with_prompt,
     )
+    return normalised_chat(front, chat)
+
+
+def normalised_chat(front: Front, chat: Chat) -> Chat:
+    """The chat as the server's flags want prompts written."""
+    messages, tools, changes = normalised(chat.messages, chat.tools, front.launch.config)
+    return replace(chat, messages=messages, tools=tools, changes=changes) if changes else chat
 
 
 def effort_variables(effort: str | None) -> dict[str, object]:

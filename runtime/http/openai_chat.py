@@ -20,6 +20,7 @@ from .events import TextEvent, event
 from .fields import Fields
 from .front import FRONT
 from .live import stream
+from .normaliser import tell
 from .openai import OPENAI_FIELDS, Answering, begin, finish, new_call_id, read_openai_sampling
 from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .route import Route
@@ -64,6 +65,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     num_samples = read_num_samples(fields)
     place = read_openai_place(fields)
     chat = await read_chat(front, fields)
+    tell(request, chat.changes)
     with_thoughts = fields.boolean("separate_reasoning", True)
     front.warn_unknown(fields)
     turn = await prepared(front, chat, sampling, with_thoughts=with_thoughts)

@@ -23,6 +23,7 @@ from .events import Ending, named_event
 from .fields import Fields
 from .front import FRONT, Front
 from .live import stream
+from .normaliser import tell
 from .openai import check_model, new_call_id, read_json
 from .openai_chat import logprob_entries
 from .place import OPENAI_PLACE_FIELDS, read_openai_place
@@ -75,6 +76,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     sampling = _read_sampling(fields)
     place = read_openai_place(fields)
     chat = await read_chat(front, fields)
+    tell(request, chat.changes)
     echo = _read_echo(fields, front)
     is_stream = fields.boolean("stream", False)
     for name in _NOT_NEEDED:

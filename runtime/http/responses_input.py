@@ -6,7 +6,7 @@ from runtime.text.template import Message, template_variables
 from wire.errors import Refused
 
 from .chat_messages import tool_call
-from .chat_prompt import MESSAGE_CHARACTERS, Chat, effort_variables
+from .chat_prompt import MESSAGE_CHARACTERS, Chat, effort_variables, normalised_chat
 from .fields import Fields
 from .front import Front
 from .schema import Schema, either, list_of, mapping, record, shown, string
@@ -36,7 +36,9 @@ async def read_chat(front: Front, fields: Fields) -> Chat:
     """
     given = fields.raw("input")
     num_items = len(given) if isinstance(given, list) else 0
-    return await front.generator.off_loop(num_items * MESSAGE_CHARACTERS, lambda: _read_chat(fields))
+    return await front.generator.off_loop(
+        num_items * MESSAGE_CHARACTERS, lambda: normalised_chat(front, _read_chat(fields))
+    )
 
 
 def _read_chat(fields: Fields) -> Chat:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Literal, Protocol
 
@@ -67,12 +67,13 @@ class Figures(Struct, frozen=True):
     """What one tokenizer has counted.
 
     `histograms` are by name and by the value of their label, which is empty for those without. `answers` are by route,
-    method and status.
+    method and status, `normalised` by what was changed in prompts.
     """
 
     histograms: dict[str, dict[str, Buckets]]
     gauges: dict[str, float]
     answers: list[tuple[str, str, int, int]]
+    normalised: dict[str, int] = {}
 
 
 class Metrics:
@@ -92,6 +93,7 @@ class Metrics:
         self._observe_uncached = self._observer("uncached_tokens")
         self._observe_output = self._observer("output_tokens")
         self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._normalised: Counter[str] = Counter()
 
     def scheduled(self, reuse: Reuse) -> None:
         """A request has got its row, and this was cached of its prompt."""
@@ -116,12 +118,17 @@ class Metrics:
         """A request of `route` has been answered."""
         self._answers[route, method, status] += 1
 
+    def normalised(self, changes: Iterable[str]) -> None:
+        """These things were changed in a prompt."""
+        self._normalised.update(changes)
+
     def figures(self) -> Figures:
         """Everything that this tokenizer has counted."""
         return Figures(
             histograms=self._histograms,
             gauges={name: float(value()) for name, value in self._gauges.items()},
             answers=[(*key, count) for key, count in self._answers.items()],
+            normalised=dict(self._normalised),
         )
 
     def _observer(self, name: str, label: str = "") -> Callable[[float, int], None]:

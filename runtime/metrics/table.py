@@ -73,6 +73,13 @@ def _lost(readings: Readings) -> list[Sample]:
     return [] if lost is None else [({"owner": owner}, share) for owner, share in asdict(lost).items()]
 
 
+def _normalised(readings: Readings) -> list[Sample]:
+    counts: Counter[str] = Counter()
+    for figures in readings.figures:
+        counts.update(figures.normalised)
+    return [({"change": change}, count) for change, count in counts.items()]
+
+
 def _sglang_answer(own: Mapping[str, str]) -> dict[str, str]:
     return {"endpoint": own["route"], "method": own["method"], "status_code": own["status"]}
 
@@ -299,6 +306,13 @@ _REQUESTS = (
         samples=_answers,
         labels=("route", "method", "status"),
         also=(Alias("sglang:http_responses_total", _sglang_answer),),
+    ),
+    Series(
+        name="axil_normalized_prompts_total",
+        kind="counter",
+        text="Prompts in which --drop-billing-headers or --sort-tools has changed something, by what.",
+        samples=_normalised,
+        labels=("change",),
     ),
     _series(
         "gauge",

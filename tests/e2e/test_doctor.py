@@ -32,6 +32,34 @@ def _doctor(server: Server, *flags: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def _cached(server: Server, nonce: str) -> int:
+    """Cached tokens of a prompt behind a billing header with `nonce`."""
+    header = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={nonce};"
+    messages = [{"role": "user", "content": "Mend it."}]
+    body = {"system": f"{header}\n{SYSTEM}", "messages": messages, "max_tokens": 1}
+    usage = server.post("/v1/messages", body).json["usage"]
+    return int(usage["cache_read_input_tokens"])
+
+
+def test_a_billing_header_that_is_dropped_no_longer_spoils_the_cache(
+    start: Callable[..., Server], tiny_model: Path
+) -> None:
+    spoiled = start(str(tiny_model), "--dtype", "float32").wait_ready()
+    _cached(spoiled, "eb6c6")
+    few = _cached(spoiled, "0aaa9")
+    mended = start(str(tiny_model), "--dtype", "float32", "--drop-billing-headers").wait_ready()
+    _cached(mended, "eb6c6")
+    many = _cached(mended, "0aaa9")
+    assert many > len(SYSTEM)  # a token is a byte
+    assert few < 100
+    assert mended.metric("axil_normalized_prompts_total") == 2
+    for nonce in ("1c8b4", "defa0", "36ee5"):
+        _cached(spoiled, nonce)
+        _cached(mended, nonce)
+    assert "serve with --drop-billing-headers" in _doctor(spoiled)[1]
+    assert _doctor(mended)[0] == 0
+
+
 def test_a_time_at_the_front_is_found_and_its_cost_told(start: Callable[..., Server], tiny_model: Path) -> None:
     server = start(str(tiny_model), "--dtype", "float32", "--tokenizer-workers", "2").wait_ready()
     assert _doctor(server)[0] == 0
