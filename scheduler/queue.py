@@ -44,7 +44,7 @@ class Queue:
         self._waiters: dict[str, Waiter] = {}
         self._leaders: dict[str, Leader] = {}
         self._tokens_taken, self._requests_taken = Overtaking(), Overtaking()
-        self._elevator = Elevator() if policy == "depth-first" else None
+        self._elevator = Elevator(page_tokens=cache.page_tokens) if policy == "depth-first" else None
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -278,7 +278,7 @@ def make_request(prompt: list[int], arrival: int, *, priority: int = 0) -> Reque
 
 
 def test_a_sweep_goes_on_behind_the_last_one_and_starts_again_at_the_end() -> None:
-    elevator = Elevator()
+    elevator = Elevator(page_tokens=1)
     requests = [make_request([token, 7], token) for token in (1, 2, 3, 4)]
     for request in requests:
         elevator.add(request)
@@ -286,6 +286,16 @@ def test_a_sweep_goes_on_behind_the_last_one_and_starts_again_at_the_end() -> No
     elevator.add(make_request([1, 9], 9))
     assert [each.arrival for each in elevator.in_order(lambda _: None)] == [3, 4, 1, 9]
     assert [each.arrival for each in elevator.in_order(lambda each: 1 if each.arrival == 1 else None)] == [3, 4]
+
+
+def test_a_sweep_passes_over_those_who_wait_for_the_same_and_nobody_else() -> None:
+    elevator = Elevator(page_tokens=2)
+    following, too = make_request([1, 2, 3, 4, 5], 1), make_request([1, 2, 3, 4, 6], 2)
+    shorter, scored = make_request([1, 2, 3, 4], 3), make_request([1, 2, 3, 4, 5], 4)
+    scored.next_logprob = 1
+    for request in (following, too, shorter, scored):
+        elevator.add(request)
+    assert [each.arrival for each in elevator.in_order(lambda each: 4 if each is following else None)] == [4, 3]
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 50)), max_size=80), st.integers(0, 320))

@@ -79,6 +79,18 @@ def test_a_page_that_is_given_out_anew_is_not_taken_for_what_it_held() -> None:
     assert ask(harness, "first again", PROMPT[:40]) == 40
 
 
+@pytest.mark.parametrize(("first", "computed"), [(0, 3 * 100), (97, 100 + 2 * 4)])
+def test_simultaneous_scorings_share_what_stands_before_the_first_wanted_logprob(first: int, computed: int) -> None:
+    harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
+    prompts = [[*PROMPT[:97], i, i, i] for i in range(3)]
+    for i, prompt in enumerate(prompts):
+        harness.submit(f"r{i}", prompt, max_new_tokens=0, prompt_logprobs_from=first)
+    harness.run()
+    assert [harness.prompt_logprobs[f"r{i}"] for i in range(3)] == [expected_logprobs(each, first) for each in prompts]
+    assert harness.runner.prefilled_tokens == computed
+    assert ask(harness, "later", prompts[0], first=first) == 1
+
+
 def test_logprobs_of_likely_or_chosen_tokens_bypass_the_cache_and_count_as_bypassed() -> None:
     harness = make_harness(num_pages=200, page_tokens=4)
     ask(harness, "first", PROMPT[:60])
