@@ -60,15 +60,22 @@ def run_all(
 
     Leaving the iteration cancels the rest.
     """
-    ended: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[list[int] | BaseException] = queue.SimpleQueue()
+    together: list[int] = []
     context = contextvars.copy_context()
+
+    def tell() -> None:
+        ended.put(together[:])
+        together.clear()
 
     async def one(i: int, room: asyncio.Semaphore) -> None:
         try:
             await work[i]()
         finally:
             room.release()
-            ended.put(i)
+            if not together:  # one waking of the caller's thread for all that end in this turn of the loop
+                asyncio.get_running_loop().call_soon(tell)
+            together.append(i)
 
     async def all_of_them() -> None:
         room = asyncio.Semaphore(concurrency)
@@ -85,11 +92,14 @@ def run_all(
     running.add_done_callback(tell_failure)
     try:
         with tqdm(total=len(work), desc="programs", disable=not is_shown) as bar:
-            for _ in range(len(work)):
-                i = ended.get()
-                if isinstance(i, BaseException):
-                    raise i
-                bar.update()
-                yield i
+            num_left = len(work)
+            while num_left:
+                numbers = ended.get()
+                if isinstance(numbers, BaseException):
+                    raise numbers
+                num_left -= len(numbers)
+                for i in numbers:
+                    bar.update()
+                    yield i
     finally:
         running.cancel()

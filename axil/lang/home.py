@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 import greenlet
+import uvloop
 
 from .errors import WrongUse
 from .promise import Promise
@@ -138,7 +139,7 @@ class _Fiber(greenlet.greenlet):
 
 class _Running:
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self._run, name="axil-programs", daemon=True)
         self.thread.start()
 
