@@ -21,7 +21,7 @@ from runtime.http.app import build_app
 from runtime.http.front import Front
 from runtime.link import Link
 from runtime.process import build_front
-from wire.gap import GapReport
+from wire.gap import GapReport, Lost
 from wire.messages import (
     Cancel,
     Control,
@@ -118,6 +118,7 @@ class FakeScheduler:
         self.script: Callable[[Submit], Script] = lambda _: Script()
         self.gap: GapReport | None = None
         self.stats = Stats(
+            lost=Lost(workload=0.3, capacity=0.2, policy=0.1, restart=0.0),
             context_tokens=CONTEXT_TOKENS,
             vocabulary=VOCABULARY,
             num_pages=256,

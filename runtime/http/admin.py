@@ -125,7 +125,7 @@ async def server_info(request: web.Request) -> web.Response:
             "max_running_requests": stats.max_running,
             "context_length": stats.context_tokens,
             **drain_state(workers),
-            "internal_states": [msgspec.structs.asdict(stats)],
+            "internal_states": [msgspec.to_builtins(stats)],
         }
     )
 

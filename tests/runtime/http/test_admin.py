@@ -42,6 +42,7 @@ async def test_the_server_is_described_without_its_key(http: aiohttp.ClientSessi
     assert info["max_total_num_tokens"] == 4096
     assert info["page_tokens"] == 16
     assert info["internal_states"][0]["prompt_tokens_total"] == 100
+    assert info["internal_states"][0]["lost"]["workload"] == 0.3
     assert "api_key" not in info
 
 
