@@ -41,6 +41,7 @@ class HttpConfig:
     incremental_streaming_output: bool = flag(
         False, "Frames of /generate's streams hold what is new, instead of everything so far."
     )
+    log_misses: float = flag(0.0, "Part of the requests, 0 to 1, of which a line says what was reused and why no more.")
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
     chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
     doctor_prompts: int = flag(
@@ -91,6 +92,8 @@ class HttpConfig:
             raise ValueError(
                 f"--stalled-reader-timeout must be in [0.1, {_LONGEST_STALL_S}], got {self.stalled_reader_timeout}"
             )
+        if not 0 <= self.log_misses <= 1:
+            raise ValueError(f"--log-misses must be in [0, 1], got {self.log_misses}")
         if not 0 <= self.drain_seconds < math.inf:
             raise ValueError(f"--drain-seconds must be a number of seconds, 0 or more, got {self.drain_seconds}")
 

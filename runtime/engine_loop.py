@@ -161,6 +161,9 @@ class _Untimed:
     def scheduled(self, reuse: Reuse) -> None:
         pass
 
+    def missed(self, cause: str, num_tokens: int) -> None:
+        pass
+
     def time_to_first_token_s(self, value: float, reuse: Reuse | None) -> None:
         pass
 

@@ -17,9 +17,11 @@ from wire.errors import Broken
 from wire.messages import Done, Reuse, Tokens, bytes_to_ids, unpack_logprobs
 from wire.sampling import SamplingParams, with_seed_of_sample
 
+from .chat_source import ChatSource
 from .client import SchedulerClient
 from .metrics import RequestMetrics
 from .open_request import OpenRequest
+from .records import Record, Records
 from .text.detokenizer import detokenizer
 from .text.stop import StopStrings
 from .text.stop_regex import StopPatterns
@@ -73,7 +75,7 @@ class Prompt:
     """What to generate from, ready to be submitted; `sample` counts several answers to the same prompt.
 
     Of waiting requests those with the higher `priority` go first, for a while. `shown_ids` are special tokens that are
-    part of the text even where others are left out.
+    part of the text even where others are left out. `source` is the chat that it was rendered from, if it was.
     """
 
     token_ids: Sequence[int]
@@ -85,6 +87,7 @@ class Prompt:
     cache_ttl_s: float = 0.0
     sample: int = 0
     shown_ids: frozenset[int] = frozenset()
+    source: ChatSource | None = None
 
     def samples(self, n: int) -> list[Prompt]:
         """This prompt `n` times, for as many answers: each has its own id and, where one was given, its own seed.
@@ -103,12 +106,22 @@ class Generation:
     """An answer on its way. Iterating gives `Delta`s, the last one with `end`; leaving the context cancels the rest."""
 
     def __init__(
-        self, prompt: Prompt, open_request: OpenRequest, client: SchedulerClient, tokenizer: Tokenizer, times: Times
+        self,
+        prompt: Prompt,
+        open_request: OpenRequest,
+        client: SchedulerClient,
+        tokenizer: Tokenizer,
+        times: Times,
+        record: Record,
+        records: Records | None,
     ) -> None:
+        """What is found out about this request is noted in `record`, and told to `records` where they are kept."""
         sampling = prompt.sampling
         self.prompt = prompt
         self.times = times
-        self.output_ids: list[int] = []
+        self.record = record
+        self._records = records
+        self.output_ids = self.record.output_ids
         self.reuse: Reuse | None = None
         self.num_retractions = 0
         self._client = client
@@ -198,6 +211,7 @@ class Generation:
             self.times.note_tokens(len(token_ids), self.reuse)
         if self._end is not None:
             self.times.note_end(len(self.output_ids))
+            self.record.end(self._end.reason, self.times.elapsed_s, self.times.first_s)
         return Delta(
             text="".join(pieces),
             token_ids=token_ids,
@@ -210,6 +224,8 @@ class Generation:
         if reuse is not None and self.reuse is None:
             self.reuse = reuse
             self.times.note_scheduled(reuse)
+            if self._records is not None:
+                self._records.scheduled(self.record, reuse)
 
     def _first_prompt_logprob(self) -> list[TokenLogprob]:
         """The entry of the prompt's first token, once: nothing predicts it, so nobody sends it."""
@@ -296,6 +312,11 @@ class Times:
         """The answer is complete."""
         self.ended_at = time.monotonic()
         self._metrics.ended(self.ended_at - self.arrived_at, output_tokens)
+
+    @property
+    def first_s(self) -> float | None:
+        """From arrival to the first token; None before it."""
+        return None if self.first_at is None else self.first_at - self.arrived_at
 
     @property
     def elapsed_s(self) -> float:

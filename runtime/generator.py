@@ -20,6 +20,7 @@ from .client import SchedulerClient
 from .generation import Generation, Prompt, Times
 from .metrics import RequestMetrics
 from .open_request import Deadline
+from .records import Record, Records
 from .text.grammar import GrammarTrial
 from .text.stop_regex import compiled
 from .text.tokenizer import Tokenizer
@@ -61,10 +62,12 @@ class Generator:
         metrics: RequestMetrics,
         *,
         request_s: float | None = None,
+        records: Records | None = None,
     ) -> None:
-        """`request_s` is how long an answer may take from its request's arrival."""
+        """`request_s` is how long an answer may take from its request's arrival; `records` are kept of requests."""
         self.client = client
         self._request_s = request_s
+        self._records = records
         self.tokenizer = tokenizer
         self.grammars = GrammarTrial(tokenizer)
         self._metrics = metrics
@@ -225,7 +228,10 @@ class Generator:
         open_request = await self.client.open(submit)
         if self._request_s is not None:
             open_request.expire_at(Deadline(times.arrived_at + self._request_s, self._request_s))
-        return Generation(prompt, open_request, self.client, self.tokenizer, times)
+        record = Record(prompt.request_id, submit.token_ids, prompt.salt, prompt.source)
+        if self._records is not None:
+            self._records.add(record)
+        return Generation(prompt, open_request, self.client, self.tokenizer, times, record, self._records)
 
     @contextlib.asynccontextmanager
     async def start_all(self, prompts: Sequence[Prompt], times: Times) -> AsyncIterator[list[Generation]]:

@@ -35,9 +35,9 @@ class Peers:
         self._ask_ids = itertools.count(1)
         self._asking: dict[int, _Asking] = {}
         self._answering: set[asyncio.Future[bytes]] = set()
-        self.answer: Callable[[Wish], bytes | Awaitable[bytes]] | None = None
+        self.answer: Callable[[Wish, str], bytes | Awaitable[bytes]] | None = None
 
-    async def ask(self, wish: Wish) -> list[bytes]:
+    async def ask(self, wish: Wish, about: str = "") -> list[bytes]:
         """Have all others do `wish`; gives their answers.
 
         Raises:
@@ -48,7 +48,7 @@ class Peers:
         ask_id = next(self._ask_ids)
         asking = self._asking[ask_id] = _Asking()
         try:
-            self._send(Ask(ask_id=ask_id, wish=wish))
+            self._send(Ask(ask_id=ask_id, wish=wish, about=about))
             async with asyncio.timeout(ANSWER_S):
                 await asking.all_there.wait()
         except TimeoutError:
@@ -65,7 +65,7 @@ class Peers:
         if self.answer is None:
             log.warning("asked while starting wish=%s", message.wish)
             return
-        content = self.answer(message.wish)
+        content = self.answer(message.wish, message.about)
         if isinstance(content, bytes):
             self._send(Answer(asker=message.asker, ask_id=message.ask_id, content=content))
             return

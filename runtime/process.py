@@ -36,6 +36,7 @@ from .http.workers import answer_others
 from .link import Link
 from .metrics import Metrics
 from .port import bound
+from .records import Records
 from .text.answer_form import find_answer_form
 from .text.template import ChatTemplate, load_template
 from .text.tokenizer import ModelFiles, Tokenizer
@@ -129,7 +130,12 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
             "output_tokens_per_s": lambda: client.output_tokens_per_s,
         }
     )
-    generator = Generator(client, tokenizer, metrics, request_s=launch.config.request_timeout)
+    records = Records(
+        functools.partial(tokenizer.decode, skip_special_tokens=False),
+        metrics.missed,
+        log_share=launch.config.log_misses,
+    )
+    generator = Generator(client, tokenizer, metrics, request_s=launch.config.request_timeout, records=records)
     generator.grammars.prepare()  # now, while nobody can be served yet
     answer_form = find_answer_form(
         source, tokenizer, calls=launch.config.tool_call_parser, thoughts=launch.config.reasoning_parser
@@ -146,6 +152,7 @@ def build_front(launch: TokenizerLaunch, client: SchedulerClient) -> Front:
         answer_form=answer_form,
         gate=gate,
         window=PromptWindow(launch.config.doctor_prompts),
+        records=records,
     )
     answer_others(front)
     return front

@@ -148,7 +148,7 @@ class Loop:
             case messages.Control():
                 return self._control(client, message, now_s)
             case messages.Ask():
-                asked = messages.Asked(asker=client, ask_id=message.ask_id, wish=message.wish)
+                asked = messages.Asked(asker=client, ask_id=message.ask_id, wish=message.wish, about=message.about)
                 return [Reply(other, asked) for other in self.clients if other != client]
             case messages.Answer():
                 return [

@@ -4,6 +4,7 @@ AxilError                status
 ├── Refused              400   the request is wrong
 │   ├── PromptTooLong    400
 │   ├── UnknownModel     404
+│   ├── NotFound         404
 │   └── DuplicateId      409
 ├── Overloaded           429   the queue is full
 ├── Unavailable          503   starting or stopping
@@ -47,6 +48,13 @@ class UnknownModel(Refused):
 
     status = 404
     code = "model_not_found"
+
+
+class NotFound(Refused):
+    """What the request names is not there, or not any more."""
+
+    status = 404
+    code = "not_found"
 
 
 class DuplicateId(Refused):
@@ -104,6 +112,7 @@ _ALL: tuple[type[AxilError], ...] = (
     Refused,
     PromptTooLong,
     UnknownModel,
+    NotFound,
     DuplicateId,
     Overloaded,
     Unavailable,

@@ -90,8 +90,11 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
     profile: ProfileWish | None = None
 
 
-Wish = Literal["figures", "drain", "reopen", "diagnose"]
-"""What one tokenizer can have the others do; each answers with its figures afterwards, or with its diagnosis."""
+Wish = Literal["figures", "drain", "reopen", "diagnose", "requests"]
+"""What one tokenizer can have the others do; each answers with its figures afterwards, or with its diagnosis.
+
+To `requests` each answers with its last ones, or with the one of the id `about`.
+"""
 
 
 class Ask(Struct, frozen=True, kw_only=True, tag=True):
@@ -99,6 +102,7 @@ class Ask(Struct, frozen=True, kw_only=True, tag=True):
 
     ask_id: int
     wish: Wish
+    about: str = ""
 
 
 class Answer(Struct, frozen=True, kw_only=True, tag=True):
@@ -290,6 +294,7 @@ class Asked(Struct, frozen=True, kw_only=True, tag=True):
     asker: bytes
     ask_id: int
     wish: Wish
+    about: str = ""
 
 
 class Answered(Struct, frozen=True, kw_only=True, tag=True):

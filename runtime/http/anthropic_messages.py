@@ -22,6 +22,7 @@ from .chat_prompt import rendered
 from .chat_turn import Answers, prepared, prompts_of
 from .errors import json_response, spelled
 from .events import Ending, TextEvent, named_event
+from .explained import Explained, explain, is_asked
 from .fields import Fields, read_fields
 from .front import FRONT
 from .live import stream
@@ -40,6 +41,10 @@ _BODY = record(
         "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Tokens in the answer, at most."),
         "stop_sequences": list_of(string(), most=MAX_STOP_STRINGS, text="Texts that end the answer, and are cut off."),
         "stream": boolean(text="Send the answer as server-sent events."),
+        "diagnostics": record(
+            {"previous_message_id": string(text="The answer before, to be compared with.")},
+            text="Say in the answer why no more of the prompt was cached.",
+        ),
         "metadata": record({"user_id": string()}, text="Taken and not needed."),
         "output_config": record(
             {"effort": string(), "format": mapping(text="type json_schema, and a schema that the answer must suit.")}
@@ -64,6 +69,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
     chat = await read_chat(front, fields)
     tell(request, chat.changes)
     fields.fields("metadata").string("user_id")
+    is_diagnosed = fields.raw("diagnostics") is not None
+    previous_id = fields.fields("diagnostics").string("previous_message_id")
     is_stream = fields.boolean("stream", False)
     front.warn_unknown(fields)
     turn = await prepared(front, chat, sampling)
@@ -73,9 +80,15 @@ async def messages(request: web.Request) -> web.StreamResponse:
         async with front.generator.start_all(prompts, times) as generations:
             answers = Answers(turn, generations, is_streamed=is_stream)
             answer = _Answer(answers, is_marked=cache_ttl_s(fields) > 0)
+            if is_asked(request, by_field=is_diagnosed):
+                explained = explain(request, generations)
+                if is_diagnosed:
+                    answer.explained, answer.previous_id = explained, previous_id
             if is_stream:
                 return await stream(request, generations, _Events(answer), request_id=request_id, ending=_ENDING)
             blocks = await _blocks(answer)
+            if answer.explained is not None:
+                await answer.explained.complete()
     return json_response(answer.message(blocks), headers={"X-Request-Id": request_id})
 
 
@@ -98,6 +111,8 @@ class _Answer:
     answers: Answers
     is_marked: bool
     end: End | None = field(default=None)
+    explained: Explained | None = None
+    previous_id: str | None = None
 
     @property
     def generation(self) -> Generation:
@@ -112,6 +127,7 @@ class _Answer:
             "content": blocks,
             **self.stop(),
             "usage": self.usage(),
+            **self.diagnostics(),
         }
 
     def stop(self) -> dict[str, object]:
@@ -124,6 +140,12 @@ class _Answer:
         if isinstance(matched, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}
         return {"stop_reason": "tool_use" if self.answers.counts[0].calls else "end_turn", "stop_sequence": None}
+
+    def diagnostics(self) -> dict[str, object]:
+        """Why no more of the prompt was cached, for those who asked."""
+        if self.explained is None:
+            return {}
+        return {"diagnostics": {"cache_miss_reason": self.explained.diagnosis(self.previous_id)}}
 
     def usage(self) -> dict[str, object]:
         """Tokens; those of the prompt are told as read from the cache, as written to it on request, or as others."""

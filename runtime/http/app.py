@@ -24,6 +24,7 @@ from . import (
     profiling,
     reading,
     report,
+    requests,
     responses,
     sessions,
     tokenizing,
@@ -31,6 +32,7 @@ from . import (
 from .access import KEYS, Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .anthropic import MESSAGES_PATH, anthropic_error
 from .errors import Shape, envelope, error_response, json_response
+from .explained import add_cache_header
 from .fields import BODY_SCHEMA
 from .front import FRONT, Front
 from .route import Route
@@ -45,6 +47,7 @@ ROUTES: tuple[Route, ...] = (
     *profiling.ROUTES,
     *doctor.ROUTES,
     *report.ROUTES,
+    *requests.ROUTES,
     *tokenizing.ROUTES,
     *sessions.ROUTES,
     *reading.ROUTES,
@@ -73,6 +76,7 @@ def build_app(front: Front) -> web.Application:
     app[sessions.SESSIONS] = set()
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
     app.on_response_prepare.append(add_extra_headers)
+    app.on_response_prepare.append(add_cache_header)
     keys = app[KEYS] = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)
     for route in ROUTES:
         handler = _handler(route, keys, origins)

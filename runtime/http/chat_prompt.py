@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from runtime.chat_source import ChatSource
 from runtime.text.template import USUAL_ROLES, ChatTemplate, Message, template_variables
 from wire.errors import Refused
 
@@ -48,8 +50,13 @@ class Chat:
 class ChatPrompt:
     """A rendered chat."""
 
-    text: str
+    source: ChatSource
     token_ids: Sequence[int]
+
+    @property
+    def text(self) -> str:
+        """What the template has made of it."""
+        return self.source.text
 
 
 async def read_chat(front: Front, fields: Fields) -> Chat:
@@ -113,8 +120,21 @@ async def rendered(front: Front, chat: Chat) -> ChatPrompt:
         )
     num_characters = sum(MESSAGE_CHARACTERS + len(str(message["content"])) for message in chat.messages)
     text = await front.generator.off_loop(num_characters, lambda: _text(template, chat))
+    source = ChatSource(
+        messages=chat.messages,
+        tools=chat.tools.shown,
+        variables=chat.variables | {"is_open": chat.is_open, "with_prompt": chat.with_prompt},
+        text=text,
+        render=functools.partial(_variant, template, chat),
+    )
     # The template has written the special tokens itself.
-    return ChatPrompt(text, await front.generator.encode_chat(text, field="messages"))
+    return ChatPrompt(source, await front.generator.encode_chat(text, field="messages"))
+
+
+def _variant(template: ChatTemplate, chat: Chat, messages: Sequence[Message], *, with_tools: bool) -> str:
+    tools = chat.tools if with_tools else ToolWish()
+    variant = replace(chat, messages=list(messages), tools=tools, is_open=False, with_prompt=False)
+    return _text(template, variant)
 
 
 def _text(template: ChatTemplate, chat: Chat) -> str:

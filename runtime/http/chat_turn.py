@@ -191,5 +191,6 @@ def prompts_of(turn: Turn, place: Place, *, request_id: str, num_samples: int = 
         cache_priority=place.cache_priority,
         cache_ttl_s=place.cache_ttl_s,
         shown_ids=turn.shown_ids,
+        source=turn.prompt.source,
     )
     return prompt.samples(num_samples)

@@ -11,6 +11,7 @@ from runtime.config import TokenizerLaunch
 from runtime.doctor.window import PromptWindow
 from runtime.generator import Generator
 from runtime.metrics import Metrics
+from runtime.records import Records
 from runtime.text.answer_form import AnswerForm
 from runtime.text.template import ChatTemplate
 from runtime.text.tokenizer import ModelFiles
@@ -31,6 +32,7 @@ class Front:
     answer_form: AnswerForm
     gate: Gate
     window: PromptWindow
+    records: Records
     started_at: int = field(default_factory=lambda: int(time.time()))
     unknown_fields: set[str] = field(default_factory=set)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,6 +18,7 @@ from wire.sampling import RANGES, SamplingParams
 
 from .cache_hints import HINT_FIELDS, read_cache_priority, read_cache_ttl_s
 from .errors import json_response, spelled
+from .explained import EXPLAIN_FIELD, explain, is_asked
 from .fields import Fields, is_integers, read_fields
 from .front import FRONT, Front
 from .generate_answers import Answer, AnswerEvents, AnswerForm
@@ -75,6 +77,7 @@ GENERATE_BODY = record(
     {
         **CACHE_FIELDS,
         **HINT_FIELDS,
+        **EXPLAIN_FIELD,
         "text": one_or_list(string(), text="The prompt, or several. Either this or input_ids."),
         "input_ids": either(list_of(integer()), list_of(list_of(integer())), text="The same as token ids."),
         "sampling_params": for_each(_SAMPLING_PARAMS),
@@ -107,6 +110,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     if fields.raw("text") is not None:
         front.window.take_texts(fields.strings("text"), prompts)
     is_batch = is_batch or len(prompts) > 1
+    is_explained = is_asked(request, by_field=fields.boolean("explain_cache", False))
     wish = AnswerForm(
         with_text_in_logprobs=fields.boolean("return_text_in_logprobs", False),
         with_prompt_ids=fields.boolean("return_prompt_token_ids", False),
@@ -119,6 +123,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
     front.warn_unknown(fields)
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:
+            if is_explained:
+                wish = dataclasses.replace(wish, explained=explain(request, generations))
             answers = [
                 Answer(generation, wish, front.generator.tokenizer, interval_tokens=interval)
                 for generation, interval in zip(generations, intervals, strict=True)
@@ -128,6 +134,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
                 return await stream(request, generations, events, request_id=prompts[0].request_id)
             async for i, delta in merged(generations):
                 answers[i].add(delta)
+            if wish.explained is not None:
+                await wish.explained.complete()
     bodies = [answer.body() for answer in answers]
     return json_response(bodies if is_batch else bodies[0], headers={"X-Request-Id": prompts[0].request_id})
 

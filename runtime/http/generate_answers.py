@@ -9,6 +9,7 @@ from runtime.generation import Delta, End, Generation, TokenLogprob
 from runtime.text.tokenizer import Tokenizer
 
 from .events import event
+from .explained import Explained
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class AnswerForm:
     is_batch: bool
     is_incremental: bool
     session_id: str | None
+    explained: Explained | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +88,8 @@ class Answer:
             meta["e2e_latency"] = generation.times.elapsed_s
             if generation.reuse is not None:
                 meta["queue_time"] = generation.reuse.queue_s
+        if self.wish.explained is not None and generation.reuse is not None:
+            meta["cache"] = self.wish.explained.body(generation)
         if self.wish.session_id is not None:
             meta["session_id"] = self.wish.session_id
         sampling = generation.prompt.sampling

@@ -14,6 +14,7 @@ from wire.errors import Cancelled, Refused, UnknownModel
 from wire.sampling import RANGES, SamplingParams
 
 from .events import TextEvent, event
+from .explained import EXPLAIN_FIELD, is_asked
 from .fields import Fields, read_fields
 from .front import FRONT, Front
 from .sampling import CACHE_FIELDS, SAMPLING_FIELDS, OwnNames, checked_rid, read_sampling
@@ -25,6 +26,7 @@ OPENAI_FIELDS: dict[str, Schema] = {
     **CACHE_FIELDS,
     **FORM_FIELDS,
     **RESPONSE_FORMAT,
+    **EXPLAIN_FIELD,
     "model": string(text="This server's model, or absent."),
     "min_tokens": ranged(RANGES["min_new_tokens"], "integer", text="No end before so many tokens."),
     "seed": ranged(RANGES["seed"], "integer", text="Makes a sampled answer repeatable."),
@@ -46,6 +48,7 @@ class Answering:
     is_stream: bool
     with_usage: bool
     with_usage_in_each: bool
+    is_explained: bool
 
     def chunk(
         self, choices: list[dict[str, object]], generations: Sequence[Generation], num_thought: int = 0
@@ -84,8 +87,8 @@ class Answering:
         }
 
 
-def _read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> Answering:
-    """Read `stream`, `stream_options` and `rid`; a stream's chunks have the object `kind`.
+def _read_answering(request: web.Request, front: Front, fields: Fields, *, prefix: str, kind: str) -> Answering:
+    """Read `stream`, `stream_options`, `explain_cache` and `rid`; a stream's chunks have the object `kind`.
 
     Raises:
         Refused: a field has the wrong type.
@@ -103,6 +106,7 @@ def _read_answering(front: Front, fields: Fields, *, prefix: str, kind: str) -> 
         is_stream=fields.boolean("stream", False),
         with_usage=with_usage,
         with_usage_in_each=with_usage_in_each,
+        is_explained=is_asked(request, by_field=fields.boolean("explain_cache", False)),
     )
 
 
@@ -132,7 +136,7 @@ async def begin(request: web.Request, *, prefix: str, kind: str) -> tuple[Fields
     front = request.app[FRONT]
     fields = await read_json(request)
     check_model(front, fields)
-    return fields, _read_answering(front, fields, prefix=prefix, kind=kind)
+    return fields, _read_answering(request, front, fields, prefix=prefix, kind=kind)
 
 
 async def read_json(request: web.Request) -> Fields:

@@ -17,6 +17,7 @@ from .chat_prompt import CHAT_PROMPT_FIELDS, read_chat
 from .chat_turn import Answers, Step, prepared, prompts_of
 from .errors import json_response, spelled
 from .events import TextEvent, event
+from .explained import explain
 from .fields import Fields
 from .front import FRONT
 from .live import stream
@@ -74,9 +75,12 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     with spelled(names):
         async with front.generator.start_all(prompts, times) as generations:
             answers = Answers(turn, generations, is_streamed=answering.is_stream)
+            explained = explain(request, generations) if answering.is_explained else None
             if answering.is_stream:
                 return await stream(request, generations, _Events(answering, answers), request_id=answering.id)
             body = await _whole(answering, answers)
+            if explained is not None:
+                body["cache"] = await explained.bodies()
     return json_response(body, headers={"X-Request-Id": answering.id})
 
 

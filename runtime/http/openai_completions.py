@@ -17,6 +17,7 @@ from wire.sampling import RANGES
 
 from .errors import json_response, spelled
 from .events import event
+from .explained import explain
 from .fields import Fields, is_integers
 from .front import FRONT, Front
 from .live import stream
@@ -104,6 +105,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
         choices.append(_Choice(i, front.generator.tokenizer, with_logprobs, text))
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:
+            explained = explain(request, generations) if answering.is_explained else None
             if answering.is_stream:
                 events = _Events(answering, generations, choices)
                 return await stream(request, generations, events, request_id=answering.id)
@@ -111,7 +113,10 @@ async def completions(request: web.Request) -> web.StreamResponse:
             async for i, delta in merged(generations):
                 deltas[i].append(delta)
     bodies = [choice.body(_joined(parts)) for choice, parts in zip(choices, deltas, strict=True)]
-    return json_response(answering.whole(bodies, generations), headers={"X-Request-Id": answering.id})
+    body = answering.whole(bodies, generations)
+    if explained is not None:
+        body["cache"] = await explained.bodies()
+    return json_response(body, headers={"X-Request-Id": answering.id})
 
 
 class _Events:

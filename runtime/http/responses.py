@@ -20,6 +20,7 @@ from wire.sampling import RANGES, Grammar, SamplingParams
 from .chat_turn import Answers, Step, prepared, prompts_of
 from .errors import json_response, spelled
 from .events import Ending, named_event
+from .explained import explain, is_asked
 from .fields import Fields
 from .front import FRONT, Front
 from .live import stream
@@ -87,6 +88,8 @@ async def responses(request: web.Request) -> web.StreamResponse:
         prompts = prompts_of(turn, place, request_id=str(echo["id"]))
         async with front.generator.start_all(prompts, times) as generations:
             answer = _Answer(Answers(turn, generations, is_streamed=is_stream), echo)
+            if is_asked(request):
+                explain(request, generations)
             headers = {"X-Request-Id": str(echo["id"])}
             if is_stream:
                 ending = Ending(good=(), bad=lambda error: (named_event(answer.failed(error)),))

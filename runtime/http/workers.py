@@ -13,6 +13,7 @@ from wire.messages import Wish
 
 from .doctor import encoded_diagnosis
 from .front import Front
+from .requests import rows_of, views_of
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ _decode = msgspec.msgpack.Decoder(Worker).decode
 def answer_others(front: Front) -> None:
     """Let this tokenizer answer the others."""
 
-    def answer(wish: Wish) -> bytes | Awaitable[bytes]:
-        return encoded_diagnosis(front) if wish == "diagnose" else _encode(_obey(front, wish))
+    def answer(wish: Wish, about: str) -> bytes | Awaitable[bytes]:
+        if wish == "diagnose":
+            return encoded_diagnosis(front)
+        if wish == "requests":
+            return _encode(views_of(front, about) if about else rows_of(front))
+        return _encode(_obey(front, wish))
 
     front.generator.client.peers.answer = answer
 

@@ -41,6 +41,9 @@ class RequestMetrics(Protocol):
     def scheduled(self, reuse: Reuse) -> None:
         """A request has got its row, and this was cached of its prompt."""
 
+    def missed(self, cause: str, num_tokens: int) -> None:
+        """So many tokens of a prompt were not found cached, the first of them for this cause."""
+
     def time_to_first_token_s(self, value: float, reuse: Reuse | None) -> None:
         """From a request's arrival to its first token."""
 
@@ -67,13 +70,15 @@ class Figures(Struct, frozen=True):
     """What one tokenizer has counted.
 
     `histograms` are by name and by the value of their label, which is empty for those without. `answers` are by route,
-    method and status, `normalised` by what was changed in prompts.
+    method and status, `normalised` by what was changed in prompts, `misses` by cause: how many requests, how many of their
+    tokens.
     """
 
     histograms: dict[str, dict[str, Buckets]]
     gauges: dict[str, float]
     answers: list[tuple[str, str, int, int]]
     normalised: dict[str, int] = {}
+    misses: dict[str, tuple[int, int]] = {}
 
 
 class Metrics:
@@ -94,12 +99,18 @@ class Metrics:
         self._observe_output = self._observer("output_tokens")
         self._answers: Counter[tuple[str, str, int]] = Counter()
         self._normalised: Counter[str] = Counter()
+        self._misses: dict[str, tuple[int, int]] = {}
 
     def scheduled(self, reuse: Reuse) -> None:
         """A request has got its row, and this was cached of its prompt."""
         self._observe_queue(reuse.queue_s, 1)
         self._observe_prompt(reuse.prompt_tokens, 1)
         self._observe_uncached(reuse.prompt_tokens - reuse.cached_tokens, 1)
+
+    def missed(self, cause: str, num_tokens: int) -> None:
+        """So many tokens of a prompt were not found cached, the first of them for this cause."""
+        num_requests, before = self._misses.get(cause, (0, 0))
+        self._misses[cause] = num_requests + 1, before + num_tokens
 
     def time_to_first_token_s(self, value: float, reuse: Reuse | None) -> None:
         """From a request's arrival to its first token."""
@@ -129,6 +140,7 @@ class Metrics:
             gauges={name: float(value()) for name, value in self._gauges.items()},
             answers=[(*key, count) for key, count in self._answers.items()],
             normalised=dict(self._normalised),
+            misses=self._misses,
         )
 
     def _observer(self, name: str, label: str = "") -> Callable[[float, int], None]:

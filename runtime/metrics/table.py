@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from wire.messages import Stats
 
+from .misses import MISSES
 from .series import Alias, Histogram, Readings, Sample, Series
 
 
@@ -376,7 +377,7 @@ _PROCESSES = (
     ),
 )
 
-SERIES: tuple[Series, ...] = (*_LOAD, *_POOL, *_TOKENS, *_REQUESTS, *_PROCESSES)
+SERIES: tuple[Series, ...] = (*_LOAD, *_POOL, *_TOKENS, *MISSES, *_REQUESTS, *_PROCESSES)
 
 HISTOGRAMS: tuple[Histogram, ...] = (
     Histogram(

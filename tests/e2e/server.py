@@ -103,13 +103,10 @@ class Server:
     def delete(self, path: str) -> Reply:
         return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method="DELETE"))
 
-    def post(self, path: str, body: object) -> Reply:
+    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._send(
-            urllib.request.Request(
-                f"http://127.0.0.1:{self.port}{path}", data=data, headers={"Content-Type": "application/json"}
-            )
-        )
+        all_headers = {"Content-Type": "application/json", **(headers or {})}
+        return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, headers=all_headers))
 
     def generate(self, text: str, **sampling: object) -> Any:  # noqa: ANN401 - any JSON
         reply = self.post("/generate", {"text": text, "sampling_params": {"temperature": 0, **sampling}})

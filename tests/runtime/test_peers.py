@@ -40,6 +40,6 @@ async def test_without_one_of_the_answers_nothing_is_told(monkeypatch: pytest.Mo
 def test_who_is_asked_answers_the_one_who_asks() -> None:
     sent: list[Ask | Answer] = []
     peers = Peers(sent.append, num_others=1)
-    peers.answer = lambda wish: wish.encode()
+    peers.answer = lambda wish, about: f"{wish}{about}".encode()
     peers.take_asked(Asked(asker=b"them", ask_id=7, wish="reopen"))
     assert sent == [Answer(asker=b"them", ask_id=7, content=b"reopen")]

@@ -1,0 +1,116 @@
+"""`GET /requests`: the last requests of all tokenizers, what was reused of each and why no more. Bounded, in memory."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+from aiohttp import web
+
+from runtime.explanation import located, told
+from runtime.records import MAX_RECORDS, Record
+from wire.errors import NotFound, Refused
+
+from .access import is_operator
+from .errors import json_response
+from .explained import place_of
+from .front import FRONT, Front
+from .route import Route
+from .schema import integer, record, shown
+
+DEFAULT_LIMIT = 100
+
+
+async def list_requests(request: web.Request) -> web.Response:
+    """List the last requests, the latest first: lengths, times, reuse and causes of misses.
+
+    Each is explained at /requests/{id}.
+    """
+    front = request.app[FRONT]
+    limit = _read_limit(request)
+    rows = rows_of(front)
+    for answer in await front.generator.client.peers.ask("requests"):
+        rows += cast("list[dict[str, object]]", msgspec.msgpack.decode(answer))
+    rows.sort(key=lambda row: float(str(row["arrived_at"])), reverse=True)
+    if not is_operator(request):
+        rows = [row | {"cause": "never_seen"} if row["cause"] == "namespace" else row for row in rows]
+    return json_response({"requests": rows[:limit]})
+
+
+async def show_request(request: web.Request) -> web.Response:
+    """Explain what was reused of one of the last requests, and why no more.
+
+    Texts, and what tells of other clients, are there for the admin key only, where there is one.
+    """
+    front = request.app[FRONT]
+    request_id = request.match_info["id"]
+    kind = "operator" if is_operator(request) else "user"
+    if (found := front.records.find(request_id)) is not None:
+        stats, tokenizer = front.generator.client.stats, front.generator.tokenizer
+        place = await place_of(front, found)
+        explanation = told(found, place, stats, tokenizer, is_operator=kind == "operator")
+        return json_response(row_of(found) | {"cache": explanation})
+    for answer in await front.generator.client.peers.ask("requests", request_id):
+        if (views := msgspec.msgpack.decode(answer)) is not None:
+            return json_response(cast("dict[str, object]", views)[kind])
+    raise NotFound(
+        f"no request {shown(request_id)} is remembered: each tokenizer keeps its last {MAX_RECORDS} or fewer. "
+        "See /requests."
+    )
+
+
+def rows_of(front: Front) -> list[dict[str, object]]:
+    """The requests of this tokenizer."""
+    return [row_of(each) for each in front.records.latest()]
+
+
+def views_of(front: Front, request_id: str) -> dict[str, object] | None:
+    """One request of this tokenizer, as operators and as users see it; None when it's not known here."""
+    found = front.records.find(request_id)
+    if found is None:
+        return None
+    stats, tokenizer = front.generator.client.stats, front.generator.tokenizer
+    place = located(found, tokenizer)
+    return {
+        kind: row_of(found) | {"cache": told(found, place, stats, tokenizer, is_operator=kind == "operator")}
+        for kind in ("operator", "user")
+    }
+
+
+def row_of(found: Record) -> dict[str, object]:
+    """One request in the list; times are in seconds, None until they are known."""
+    reuse, miss = found.reuse, found.miss
+    return {
+        "id": found.request_id,
+        "arrived_at": found.arrived_at,
+        "state": found.ended or ("running" if reuse is not None else "waiting"),
+        "prompt_tokens": found.num_tokens,
+        "cached_tokens": None if reuse is None else reuse.cached_tokens,
+        "output_tokens": len(found.output_ids),
+        "queue_s": None if reuse is None else reuse.queue_s,
+        "first_token_s": found.first_token_s,
+        "latency_s": found.latency_s,
+        "idle_s": None if reuse is None else reuse.idle_s,
+        "cause": found.cause,
+        "part": None if found.verdict is None else found.verdict.part,
+        "position": None if miss is None else miss.position,
+        "missed_tokens": found.missed_tokens,
+    }
+
+
+def _read_limit(request: web.Request) -> int:
+    given = request.query.get("limit", str(DEFAULT_LIMIT))
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise Refused(f"limit must be a whole number of 1 or more, got {shown(given)}. Change it.", field="limit")
+    return int(given)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/requests",
+        handler=list_requests,
+        query=record({"limit": integer(1, text=f"So many at most; default {DEFAULT_LIMIT}.")}),
+    ),
+    Route(method="GET", path="/requests/{id}", handler=show_request),
+)
