@@ -70,8 +70,8 @@ class Figures(Struct, frozen=True):
     """What one tokenizer has counted.
 
     `histograms` are by name and by the value of their label, which is empty for those without. `answers` are by route,
-    method and status, `normalised` by what was changed in prompts, `misses` by cause: how many requests, how many of their
-    tokens.
+    method and status, `normalised` by what was changed in prompts, `misses` by cause: how many requests, and
+    how many of their tokens.
     """
 
     histograms: dict[str, dict[str, Buckets]]

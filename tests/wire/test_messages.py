@@ -44,6 +44,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type of any
         if parts[-1] is not Ellipsis:
             return st.tuples(*(values(part) for part in parts))
         return st.lists(values(parts[0]), max_size=3).map(tuple)
+    if typing.get_origin(hint) is dict:
+        return st.dictionaries(*(values(part) for part in typing.get_args(hint)), max_size=3)
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
     if type(None) in typing.get_args(hint):
