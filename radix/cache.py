@@ -19,6 +19,7 @@ from .native.build import load_library
 from .native.core import NativeCore, formula_of
 from .node import TOKEN_BYTES, Namespace, token_bytes
 from .observer import Observer
+from .outline import WHOLE, Limits, Outline, Run
 from .pages import QUARANTINED, TREE, OutOfPages, PageId, Pages, pages_of
 from .pure import PureCore
 from .tails import Tails
@@ -275,6 +276,17 @@ class PrefixCache:
         if self._observer is not None:
             self._observer.cleared()
         return freed
+
+    def outline(self, limits: Limits = WHOLE) -> Outline:
+        """Show the largest parts of the tree, what is small folded into the rest of its parent. O(nodes)."""
+        return self.core.outline(limits)
+
+    def run_of(self, page: PageId, max_tokens: int) -> Run | None:
+        """Read the first tokens of the node that holds a page; None when no node does.
+
+        Whoever asks got the page from an outline, and compares digests: a page may have been given out again.
+        """
+        return self.core.run_of(page, max_tokens) if 0 <= page < self.num_pages else None
 
     def check(self) -> None:
         """Restate every invariant, for tests. O(everything).

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .lease import Hints, Lease, Place
 from .node import Namespace
 from .observer import Observer
+from .outline import Limits, Outline, Run
 from .pages import Owner, PageId, Pages
 from .picture import Picture
 from .waiters import Cached, Waiters
@@ -132,6 +133,12 @@ class Core(Cached, Protocol):
 
     def held(self, first: int, stop: int) -> Times:
         """Count how often the tree, flushed parts that leases hold included, holds each page of [first, stop)."""
+
+    def outline(self, limits: Limits) -> Outline:
+        """Show the largest parts of the tree, what is small folded into the rest of its parent. O(nodes)."""
+
+    def run_of(self, page: PageId, max_tokens: int) -> Run | None:
+        """Read the first tokens of the node that holds a page; None when the tree doesn't hold it."""
 
     def picture(self) -> Picture:
         """Show the tree for checks and examples. O(everything)."""

@@ -44,13 +44,14 @@ class Node:
 
     `first_page` is the key under which the parent has it.
 
-    Worth: `used_at` is the policy's clock when the node was last used, `hits` how often it was found again, `priority`
-    and `keep_until_s` what its requests have asked for.
+    Worth: `used_at` is the policy's clock when the node was last used and `used_s` the time, `hits` how often it was
+    found again, `priority` and `keep_until_s` what its requests have asked for.
     """
 
     __slots__ = (
         "children", "ends", "first_page", "forks", "hits", "is_detached", "is_donor", "keep_until_s", "key",
         "namespace", "pages", "parent", "pinned_children", "pinned_pages", "priority", "queued_as", "start", "used_at",
+        "used_s",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,7 @@ class Node:
         pages: Pages,
         used_at: float = 0.0,
         *,
+        used_s: float = 0.0,
         is_donor: bool = False,
         namespace: Namespace | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Node:
         self.key = key
         self.pages = pages
         self.used_at = used_at
+        self.used_s = used_s
         self.is_donor = is_donor
         self.namespace = namespace
         self.children: dict[bytes, Node] = {}
@@ -97,6 +100,8 @@ class Node:
         """Be worth at least as much as `other`, whose every use was a use of this node too."""
         if other.used_at > self.used_at:
             self.used_at = other.used_at
+        if other.used_s > self.used_s:
+            self.used_s = other.used_s
         if other.hits > self.hits:
             self.hits = other.hits
         if other.priority > self.priority:

@@ -12,6 +12,7 @@ from .eviction.policy import Policy
 from .lease import NO_HINTS, ROOT, Hints, Lease, Place
 from .node import TOKEN_BYTES, Namespace, Node
 from .observer import Observer
+from .outline import Limits, Outline, Run, outlined, run_of
 from .pages import REQUEST, OutOfPages, PageId, PagePool, Pages, pages_of
 from .picture import Picture
 from .tree import RadixTree
@@ -173,6 +174,17 @@ class PureCore:
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         """Pick those of `first_pages` that go on from a cached place."""
         return self.tree.edges.continued(namespace, place, first_pages)
+
+    def outline(self, limits: Limits) -> Outline:
+        """Show the largest parts of the tree. O(nodes)."""
+        edges = self.tree.edges
+        home = None if limits.under is None else edges.home_of(limits.under)
+        return outlined(edges.roots, self.tree.queue, home, limits, page_tokens=self.page_tokens)
+
+    def run_of(self, page: PageId, max_tokens: int) -> Run | None:
+        """Read the first tokens of the node that holds a page; None when the tree doesn't hold it."""
+        node = self.tree.edges.home_of(page)
+        return None if node is None or node.is_detached else run_of(node, max_tokens, self.page_tokens)
 
     def picture(self) -> Picture:
         """Show the tree itself."""

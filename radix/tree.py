@@ -87,12 +87,14 @@ class RadixTree:
             node = self.edges.split(node, depth)
         self._drop_superseded(node, tail)
         moment = self.queue.policy.moment(1)
-        self._add_child(Node(node, depth, bytearray(tail), pages, used_at=moment, is_donor=True))
+        donor = Node(node, depth, bytearray(tail), pages, used_at=moment, used_s=self.queue.now_s, is_donor=True)
+        self._add_child(donor)
         return True
 
     def touch(self, node: Node) -> None:
         """Make `node` the most recently used. Its ancestors need no touch, since they can't go before it."""
         node.used_at = self.queue.policy.moment(0)
+        node.used_s = self.queue.now_s
 
     def _append(self, node: Node, key: bytes, pages: Pages) -> Node:
         adopted = self.pool.adopt(pages)
@@ -110,13 +112,14 @@ class RadixTree:
             self._drop_superseded(node, key[: self.edges.page_bytes])
         moment = self.queue.policy.moment(len(pages))
         if node.parent is None or node.children or node.pinned_children:
-            child = Node(node, node.end, bytearray(key), pages, used_at=moment)
+            child = Node(node, node.end, bytearray(key), pages, used_at=moment, used_s=self.queue.now_s)
             self._add_child(child)
             return child
         node.key += key
         node.pages += pages
         self.edges.settle(node, pages)
         node.used_at = moment
+        node.used_s = self.queue.now_s
         self.version += 1
         self.pins.evictable_pages += len(pages)
         self.queue.add(node)

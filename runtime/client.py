@@ -10,10 +10,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Literal, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from wire.errors import BY_CODE, AxilError, Broken, DuplicateId, Unavailable
 from wire.messages import (
+    Action,
     Answer,
     Answered,
     Ask,
@@ -193,10 +194,11 @@ class SchedulerClient:
 
     async def control(
         self,
-        action: Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile"],
+        action: Action,
         *,
         request_id: str | None = None,
         profile: ProfileWish | None = None,
+        page: int | None = None,
     ) -> ControlReply:
         """Have an operator's wish done.
 
@@ -207,7 +209,7 @@ class SchedulerClient:
         control_id = next(self._control_ids)
         reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
         self._controls[control_id] = reply
-        self._send(Control(control_id=control_id, action=action, request_id=request_id, profile=profile))
+        self._send(Control(control_id=control_id, action=action, request_id=request_id, profile=profile, page=page))
         try:
             return await reply
         finally:

@@ -18,6 +18,7 @@ from wire.messages import ControlReply, FromRunner, ToScheduler
 from . import intake
 from .kv_events.publisher import Publisher
 from .leave import fail_stalled
+from .outlines import Asker, Outlines, run_at
 from .plan import plan
 from .request import ClientId
 from .settle import settle
@@ -61,6 +62,7 @@ class Loop:
     sockets: Sockets
     watchdog: Watchdog
     kv_events: Publisher | None = None
+    outlines: Outlines = field(default_factory=Outlines)
     clients: set[ClientId] = field(default_factory=set)
     busy_s: float = 0.0
     next_stats_s: float = 0.0
@@ -80,7 +82,7 @@ class Loop:
         if self.kv_events is not None and self.kv_events.replay is not None:
             poller.register(self.kv_events.replay, zmq.POLLIN)
         while True:
-            wait_s = max(0.0, self.next_stats_s - time.monotonic())
+            wait_s = max(0.0, min(self.next_stats_s, self.outlines.due_s()) - time.monotonic())
             ready = dict(poller.poll(round(wait_s * 1000)))
             if self.sockets.stop_fd in ready:
                 return
@@ -95,6 +97,7 @@ class Loop:
         self._send(replies)
         self.state.cache.evict_ahead()
         self._tell_others()
+        self._send(self.outlines.answers(self.state.cache, time.monotonic()))
         self.busy_s += time.monotonic() - began_s
         if began_s >= self.next_stats_s:
             self._report(began_s)
@@ -170,6 +173,12 @@ class Loop:
                 count = len(replies)
             case "stats" | "gap":
                 pass
+            case "outline":
+                self.outlines.ask(Asker(client, message.control_id), message.page)
+                return []
+            case "run":
+                run = None if message.page is None else run_at(self.state.cache, message.page)
+                return [Reply(client, ControlReply(control_id=message.control_id, run=run))]
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
                 profile = messages.Profile(client=client, control_id=message.control_id, wish=wish)

@@ -15,12 +15,14 @@ import zmq.asyncio
 from aiohttp import web
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from radix.cache import PrefixCache
 from runtime.client import SchedulerClient
 from runtime.config import HttpConfig, TokenizerLaunch
 from runtime.http.app import build_app
 from runtime.http.front import Front
 from runtime.link import Link
 from runtime.process import build_front
+from scheduler.outlines import outline_of, run_at
 from wire.gap import GapReport, Lost
 from wire.messages import (
     Cancel,
@@ -126,6 +128,8 @@ class FakeScheduler:
             prompt_tokens_total=100,
             cached_tokens_total=40,
         )
+        self.cache: PrefixCache | None = None
+        self.num_outlines = 0
         self.is_ready = True
         self.holds_ends = False
         self.profile_refusal: str | None = None
@@ -193,6 +197,13 @@ class FakeScheduler:
             case Control(action="start_profile" | "stop_profile"):
                 path = "/profiles/a.json" if message.action == "stop_profile" else None
                 await self.send(ControlReply(control_id=message.control_id, path=path, refusal=self.profile_refusal))
+            case Control(action="outline"):
+                self.num_outlines += 1
+                outline = None if self.cache is None else outline_of(self.cache, message.page, now_s=0.0, salt_key=b"")
+                await self.send(ControlReply(control_id=message.control_id, outline=outline))
+            case Control(action="run"):
+                run = None if self.cache is None or message.page is None else run_at(self.cache, message.page)
+                await self.send(ControlReply(control_id=message.control_id, run=run))
             case Control(action="flush"):
                 await self.send(ControlReply(control_id=message.control_id, count=7))
             case Control():

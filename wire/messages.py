@@ -77,17 +77,22 @@ class ProfileWish(Struct, frozen=True, kw_only=True):
     record_shapes: bool = False
 
 
+Action = Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile", "outline", "run"]
+"""What an operator can wish of the scheduler."""
+
+
 class Control(Struct, frozen=True, kw_only=True, tag=True):
     """tokenizer -> scheduler: an operator's wish; answered by one `ControlReply` of the same `control_id`.
 
     `abort` cancels the request named by `request_id` (exact match), or all when it is None. `start_profile` is told how
-    by `profile`.
+    by `profile`. `outline` shows the tree, or what is under a page; `run` the first tokens of the node with that page.
     """
 
     control_id: int
-    action: Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile"]
+    action: Action
     request_id: str | None = None
     profile: ProfileWish | None = None
+    page: int | None = None
 
 
 Wish = Literal["figures", "drain", "reopen", "diagnose", "requests"]
@@ -273,11 +278,45 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     stuck: str | None = None
 
 
+class RootName(Struct, frozen=True, kw_only=True):
+    """The namespace of a root of the tree; its salt only as a digest, None where there is none."""
+
+    model: str
+    adapter: str | None
+    salt_digest: str | None
+
+
+class Outline(Struct, frozen=True, kw_only=True):
+    """The tree's largest parts, as `radix.outline` has them.
+
+    `entries` are int64, one row an entry with the columns `columns`; times of use are changed to ages in ms.
+    """
+
+    columns: tuple[str, ...]
+    entries: bytes
+    roots: tuple[RootName, ...]
+    num_nodes: int
+    took_s: float
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """The first of the `num_tokens` tokens of one node of the tree, which begin at `start`.
+
+    `digest` is the one that an outline gives.
+    """
+
+    start: int
+    num_tokens: int
+    token_ids: bytes
+    digest: int
+
+
 class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: the answer to one `Control`; `count` is the pages flushed or the requests aborted.
 
     A profile that has ended stands at `path`; `refusal` says why a profile could not be begun or ended. `gap` answers
     a wish of that name, unless the server was told not to know.
+    `run` is None when no node has the page that was asked for.
     """
 
     control_id: int
@@ -286,6 +325,8 @@ class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     path: str | None = None
     refusal: str | None = None
     gap: GapReport | None = None
+    outline: Outline | None = None
+    run: Run | None = None
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag=True):

@@ -24,12 +24,13 @@ from radix.eviction.scan_resistant import ScanResistant
 from radix.lease import NO_HINTS, ROOT, Hints, Lease, Place
 from radix.node import TOKEN_BYTES, Namespace
 from radix.observer import Observer
+from radix.outline import Column, Limits, Outline, Run, namespaces_by_root
 from radix.pages import OutOfPages, Owner, PageId, Pages
 from radix.picture import Picture
 from radix.waiters import Waiters
 
 from .ledger import EVENTS, Figure, SharedLedger
-from .library import Library, values_at
+from .library import Library, array_at, values_at
 from .picture import pictured
 
 # The same as plain numbers: an enum's member costs a call to look up.
@@ -268,6 +269,26 @@ class NativeCore:
             self._tree, root, page, place.depth, b"".join(first_pages), len(first_pages), _address(goes_on)
         )
         return [key for key, is_next in zip(first_pages, goes_on, strict=True) if is_next]
+
+    def outline(self, limits: Limits) -> Outline:
+        """Show the largest parts of the tree. O(nodes): 100,000 take a few milliseconds."""
+        count = c_int64()
+        under, *others = limits
+        address = self._library.radix_outline(self._tree, _NONE if under is None else under, *others, byref(count))
+        entries = array_at(address, count.value).reshape(-1, len(Column))
+        entries[:, Column.NAMESPACE], namespaces = namespaces_by_root(
+            entries[:, Column.NAMESPACE].tolist(), self._namespaces
+        )
+        return Outline(entries, namespaces)
+
+    def run_of(self, page: PageId, max_tokens: int) -> Run | None:
+        """Read the first tokens of the node that holds a page; None when the tree doesn't hold it."""
+        count = c_int64()
+        values = values_at(self._library.radix_run_of(self._tree, page, max_tokens, byref(count)), count.value)
+        if not values:
+            return None
+        start, num_tokens, digest, *token_ids = values
+        return Run(start, num_tokens, array("i", token_ids).tobytes(), digest)
 
     def picture(self) -> Picture:
         """Show the tree as it is now."""

@@ -7,6 +7,9 @@ from ctypes import POINTER, c_bool, c_char_p, c_double, c_int32, c_int64, c_uint
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 SOURCES = Path(__file__).parent / "csrc"
 
 Library: TypeAlias = ctypes.CDLL
@@ -44,6 +47,8 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
     "count_held": (None, (_TREE, c_int64, c_int64, c_void_p)),
     "told": (c_void_p, (_TREE, POINTER(c_int64))),
     "events_of": (c_void_p, (_TREE, c_int32, POINTER(c_int64))),
+    "outline": (c_void_p, (_TREE, *[c_int64] * 5, POINTER(c_int64))),
+    "run_of": (c_void_p, (_TREE, c_int32, c_int64, POINTER(c_int64))),
     "picture": (c_void_p, (_TREE, POINTER(c_int64))),
 }
 
@@ -64,3 +69,8 @@ def opened(path: Path) -> Library:
 def values_at(address: int, count: int) -> list[int]:
     """Copy `count` 64-bit integers."""
     return list((c_int64 * count).from_address(address)) if count else []
+
+
+def array_at(address: int, count: int) -> npt.NDArray[np.int64]:
+    """Copy `count` 64-bit integers, when they are many."""
+    return np.array((c_int64 * count).from_address(address), np.int64) if count else np.empty(0, np.int64)

@@ -31,6 +31,7 @@ async def index(request: web.Request) -> web.Response:
     text = (
         f"axil serves {front.model_name}.\n"
         "POST /v1/chat/completions, /v1/completions or /generate; GET /v1/models, /health, /metrics.\n"
+        "A live view of what is cached is at /ui.\n"
     )
     return web.Response(text=text)
 

@@ -28,6 +28,8 @@ from . import (
     responses,
     sessions,
     tokenizing,
+    tree,
+    ui,
 )
 from .access import KEYS, Keys, add_extra_headers, cross_origin, guarded, not_for_pages
 from .anthropic import MESSAGES_PATH, anthropic_error
@@ -56,6 +58,8 @@ ROUTES: tuple[Route, ...] = (
     *openai_chat.ROUTES,
     *responses.ROUTES,
     *anthropic_messages.ROUTES,
+    *tree.ROUTES,
+    *ui.ROUTES,
     *openapi.ROUTES,
 )
 """Everything that this server answers."""
@@ -74,6 +78,8 @@ def build_app(front: Front) -> web.Application:
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[FRONT] = front
     app[sessions.SESSIONS] = set()
+    app[tree.OUTLINES] = tree.Outlines()
+    app[ui.FILES] = ui.read_files()
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
     app.on_response_prepare.append(add_extra_headers)
     app.on_response_prepare.append(add_cache_header)

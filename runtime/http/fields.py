@@ -37,6 +37,10 @@ _MAX_NOTED_NAMES = 100
 """Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
 
+_LONGEST_INTEGER = 19
+"""Digits of an integer in a query."""
+
+
 class Fields:
     """The fields of one JSON object; `path` is where it stands in the body, `schema` what it may hold."""
 
@@ -231,3 +235,22 @@ def _parsed(body: bytes) -> object:
     finally:
         if was_collecting:
             gc.enable()
+
+
+def read_query(request: web.Request, schema: Schema) -> dict[str, object]:
+    """What stands behind the path's question mark, its integers read, when `schema` allows it.
+
+    Raises:
+        Refused: something is not what it may be; the message names it.
+    """
+    asked: dict[str, object] = dict(request.query)
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    for name, value in request.query.items():
+        if "integer" not in properties.get(name, {}).get("type", ()):
+            continue
+        if not (value.isascii() and value.isdigit() and len(value) < _LONGEST_INTEGER):
+            raise Refused(f"{name} must be an integer, got {shown(value)}. Change {name}.", field=name)
+        asked[name] = int(value)
+    check(schema, asked, "")
+    return asked

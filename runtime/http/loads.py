@@ -8,13 +8,13 @@ from aiohttp import web
 
 from runtime.client import SchedulerClient
 from runtime.metrics import used_tokens
-from wire.errors import Refused
 
 from .admin import metrics
 from .errors import json_response
+from .fields import read_query
 from .front import FRONT
 from .route import Route
-from .schema import check, integer, record, shown, string
+from .schema import integer, record, string
 
 _SECTIONS = ("core", "memory", "queues", "all")
 _QUERY = record(
@@ -44,7 +44,7 @@ async def get_load(request: web.Request) -> web.Response:
 async def loads(request: web.Request) -> web.Response:
     """Load of each replica."""
     front = request.app[FRONT]
-    asked = _read_query(request)
+    asked = read_query(request, _QUERY)
     if asked.get("format") == "prometheus":
         return await metrics(request)
     stats = front.generator.client.stats
@@ -85,17 +85,6 @@ def _load(client: SchedulerClient, section: str) -> dict[str, object]:
     if section in ("queues", "all"):
         load["queues"] = {"waiting": stats.num_waiting, "retracted_total": stats.retractions_total}
     return load
-
-
-def _read_query(request: web.Request) -> dict[str, object]:
-    asked: dict[str, object] = dict(request.query)
-    rank = asked.get("dp_rank")
-    if isinstance(rank, str):
-        if not (rank.isascii() and rank.isdigit() and len(rank) < 10):
-            raise Refused(f"dp_rank must be an integer, got {shown(rank)}. Change dp_rank.", field="dp_rank")
-        asked["dp_rank"] = int(rank)
-    check(_QUERY, asked, "")
-    return asked
 
 
 ROUTES = (

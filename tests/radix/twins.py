@@ -13,6 +13,7 @@ from radix.lease import Hints, Lease, Place
 from radix.native.core import NativeCore
 from radix.node import Namespace, Node
 from radix.observer import Observer
+from radix.outline import Column, Limits, Outline, Run
 from radix.pages import NO_PAGES, Owner, PageId, Pages
 from radix.picture import Picture
 from radix.waiters import Waiters
@@ -138,6 +139,18 @@ class Twins:
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         return self._both(lambda core: core.continued(namespace, place, first_pages))
 
+    def outline(self, limits: Limits) -> Outline:
+        ours, theirs = self.one.outline(limits), self.other.outline(limits)
+        for name in set(Column) - {Column.NAMESPACE, Column.DIGEST}:
+            assert ours.entries[:, name].tolist() == theirs.entries[:, name].tolist(), name
+        assert _names_of(ours) == _names_of(theirs)
+        return ours
+
+    def run_of(self, page: PageId, max_tokens: int) -> Run | None:
+        ours, theirs = self.one.run_of(page, max_tokens), self.other.run_of(page, max_tokens)
+        assert (ours and ours[:3]) == (theirs and theirs[:3])
+        return ours
+
     def picture(self) -> Picture:
         return self.one.picture()
 
@@ -163,6 +176,11 @@ class Twins:
         twin = self.leases[lease]
         for name in Lease.__slots__:
             assert getattr(lease, name) == getattr(twin, name), name
+
+
+def _names_of(outline: Outline) -> list[Namespace | None]:
+    """The namespace of each root; the order of those that don't occur says nothing."""
+    return [None if i < 0 else outline.namespaces[i] for i in outline.entries[:, Column.NAMESPACE].tolist()]
 
 
 def shape(node: Node) -> tuple[object, ...]:

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "outline.h"
 #include "tree.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -62,6 +63,7 @@ struct Core {
   int32_t* out;
   Pages scratch;
   std::vector<int64_t> told;
+  Outliner outliner;
 };
 
 // A lease as the caller keeps it; the field order is that of `_HELD` in ../core.py.
@@ -338,6 +340,29 @@ API const int64_t* radix_events_of(Core* core, int32_t page, int64_t* count) {
   });
   *count = core->told.size();
   return core->told.data();
+}
+
+// The tree's largest parts, as outline.h says. Valid until the next call.
+API const int64_t* radix_outline(Core* core, int64_t under, int64_t max_nodes, int64_t max_depth, int64_t share,
+                                 int64_t max_victims, int64_t* count) {
+  core->told.clear();
+  core->outliner.write(core->tree, {under, max_nodes, max_depth, share, max_victims}, core->told);
+  *count = core->told.size();
+  return core->told.data();
+}
+
+// The node that holds a page: its start, number of tokens and digest, then its first tokens. Valid until the next call.
+API const int64_t* radix_run_of(Core* core, int32_t page, int64_t max_tokens, int64_t* count) {
+  std::vector<int64_t>& told = core->told;
+  told.clear();
+  const Node* node = core->tree.home(page);
+  if (node && !node->is_detached) {
+    const int64_t num_tokens = static_cast<int64_t>(node->key.size());
+    told.insert(told.end(), {node->start, num_tokens, static_cast<int64_t>(core->tree.digest(node))});
+    told.insert(told.end(), node->key.begin(), node->key.begin() + std::min(num_tokens, max_tokens));
+  }
+  *count = told.size();
+  return told.data();
 }
 
 // All nodes, for checks: per node the values that ../picture.py reads. Valid until the next call.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "pool.h"
@@ -19,6 +20,7 @@ struct Node {
   bool is_donor = false;
   bool is_detached = false;
   int32_t root_id = -1;
+  int32_t index = -1;  // among all nodes ever
   int64_t made = 0;  // of a root: when, among roots
   std::vector<int32_t> key;
   Pages pages;
@@ -28,6 +30,7 @@ struct Node {
   std::vector<End> ends;
 
   double used_at = 0.0;
+  double used_s = 0.0;
   double keep_until_s = 0.0;
   int64_t hits = 0;
   int64_t priority = 0;
@@ -52,6 +55,7 @@ struct Node {
   // Be worth at least as much as `other`, whose every use was a use of this node too.
   void inherit(const Node& other) {
     used_at = std::max(used_at, other.used_at);
+    used_s = std::max(used_s, other.used_s);
     hits = std::max(hits, other.hits);
     priority = std::max(priority, other.priority);
     keep_until_s = std::max(keep_until_s, other.keep_until_s);
@@ -62,6 +66,31 @@ struct Node {
     for (const End& each : ends) depth = std::max(depth, each.depth);
     return depth;
   }
+};
+
+// All nodes ever, where they stay: an entry of the queue may name one that is gone. Side by side, so that a look at all
+// of them runs through memory.
+class NodeStore {
+ public:
+  Node* add() {
+    const int64_t place = count_++ % kChunkNodes;
+    if (!place) chunks_.push_back(std::make_unique<Node[]>(kChunkNodes));
+    Node* node = &chunks_.back()[place];
+    node->index = static_cast<int32_t>(count_ - 1);
+    return node;
+  }
+
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (int64_t i = 0; i < count_; ++i) visit(chunks_[i / kChunkNodes][i % kChunkNodes]);
+  }
+
+  int64_t num_bytes() const { return static_cast<int64_t>(chunks_.size() * kChunkNodes * sizeof(Node)); }
+
+ private:
+  static constexpr int64_t kChunkNodes = 256;
+  std::vector<std::unique_ptr<Node[]>> chunks_;
+  int64_t count_ = 0;
 };
 
 // The number of equal tokens at the start of two runs.
@@ -99,6 +128,9 @@ class Children {
   }
 
   int64_t num_bytes() const { return static_cast<int64_t>(buckets_.size() * sizeof(Node*)); }
+
+  // Tells the first pages of nodes apart, whatever they hang under, and tells nothing of their tokens.
+  uint64_t digest(const Node* node) const { return hash_of(nullptr, node->key.data(), first_tokens(node)); }
 
  private:
   uint64_t hash_of(const Node* parent, const int32_t* page, int32_t num_tokens) const {

@@ -85,6 +85,12 @@ class EvictionQueue {
     return static_cast<int64_t>((heap_.capacity() + wishes_.capacity()) * sizeof(Entry));
   }
 
+  double rank(const Node& node) const {
+    if (node.is_donor) return kDonor + node.used_at;
+    const double weight = static_cast<double>(node.priority);
+    return policy.rank(node, node.keep_until_s > now_s ? weight + kKeepWeight : weight);
+  }
+
   Policy policy;
   double now_s = 0.0;
   double head_rank = 0.0;
@@ -111,12 +117,6 @@ class EvictionQueue {
   static void pop(std::vector<Entry>& heap) {
     std::pop_heap(heap.begin(), heap.end(), is_after);
     heap.pop_back();
-  }
-
-  double rank(const Node& node) const {
-    if (node.is_donor) return kDonor + node.used_at;
-    const double weight = static_cast<double>(node.priority);
-    return policy.rank(node, node.keep_until_s > now_s ? weight + kKeepWeight : weight);
   }
 
   Entry entry(Node* node) {

@@ -77,14 +77,16 @@ void Tree::pages_to(Position at, int32_t* out) const {
 // --- growing
 
 Node* Tree::make_node() {
-  if (spare_.empty()) return &storage_.emplace_back();
+  if (spare_.empty()) return store_.add();
   Node* node = spare_.back();
   spare_.pop_back();
   return node;
 }
 
 void Tree::recycle(Node* node) {
+  const int32_t index = node->index;
   *node = Node();
+  node->index = index;
   spare_.push_back(node);
 }
 
@@ -144,6 +146,7 @@ Node* Tree::grow(Node* node, Tokens key, const int32_t* pages, int64_t num_pages
     child->parent = node;
     child->start = node->end();
     child->used_at = moment;
+    child->used_s = queue.now_s;
     extend(child->key, key.data, key.count);
     extend(child->pages, pages, num_pages);
     add_child(child);
@@ -153,6 +156,7 @@ Node* Tree::grow(Node* node, Tokens key, const int32_t* pages, int64_t num_pages
   extend(node->pages, pages, num_pages);
   settle(node, pages, num_pages);
   node->used_at = moment;
+  node->used_s = queue.now_s;
   ++version;
   evictable_pages += num_pages;
   queue.add(node);
@@ -182,6 +186,7 @@ bool Tree::insert_donor(Position at, Tokens tail, int32_t page) {
   donor->parent = node;
   donor->start = at.depth;
   donor->used_at = queue.policy.moment(1);
+  donor->used_s = queue.now_s;
   donor->is_donor = true;
   extend(donor->key, tail.data, tail.count);
   extend(donor->pages, &page, 1);
@@ -527,9 +532,10 @@ std::vector<Node*> Tree::all_nodes() const {
 
 int64_t Tree::num_bytes() const {
   int64_t total = pool.num_bytes() + queue.num_bytes() + children_.num_bytes();
-  total += static_cast<int64_t>(storage_.size() * sizeof(Node) + (home_.capacity() + spare_.capacity()) * sizeof(Node*));
+  total += store_.num_bytes() + static_cast<int64_t>((home_.capacity() + spare_.capacity()) * sizeof(Node*));
   total += static_cast<int64_t>(forks_.bucket_count() * sizeof(void*) + forks_.size() * (sizeof(ForkKey) + 3 * sizeof(void*)));
-  for (const Node& each : storage_)
+  store_.each([&](const Node& each) {
     total += static_cast<int64_t>((each.key.capacity() + each.pages.capacity()) * sizeof(int32_t) + each.ends.capacity() * sizeof(End));
+  });
   return total;
 }

@@ -1,7 +1,6 @@
 // The radix tree over the pool: the compiled twin of ../../tree.py, ../../pins.py and ../../pure.py, operation by operation.
 #pragma once
 
-#include <deque>
 #include <unordered_map>
 
 #include "node.h"
@@ -49,12 +48,22 @@ class Tree {
   }
   Node* root_of(int32_t root_id) const { return root_id < 0 ? nullptr : roots_[root_id]; }
   Node* home(int32_t page) const { return home_[page]; }
+  uint64_t digest(const Node* node) const { return children_.digest(node); }
+  int32_t page_tokens() const { return page_tokens_; }
+  // All nodes ever, by their index; those that are gone have neither a parent nor a root.
+  template <typename Visit>
+  void each_node(Visit visit) const {
+    store_.each(visit);
+  }
 
   // Growing.
   int32_t make_root();
   Position insert(Position at, Tokens query, const int32_t* pages, Pages& duplicates);
   bool insert_donor(Position at, Tokens tail, int32_t page);
-  void touch(Node* node) { node->used_at = queue.policy.moment(0); }
+  void touch(Node* node) {
+    node->used_at = queue.policy.moment(0);
+    node->used_s = queue.now_s;
+  }
 
   // Pinning.
   void pin(int32_t page, int32_t depth);
@@ -135,7 +144,7 @@ class Tree {
   std::vector<Node*> home_;
   std::vector<Node*> roots_;
   std::vector<int32_t> spare_roots_;
-  std::deque<Node> storage_;  // of all nodes ever: an entry of the queue may name one that is gone
+  NodeStore store_;
   std::vector<Node*> spare_;
   Pages freed_;
   int64_t visit_ = 0;
