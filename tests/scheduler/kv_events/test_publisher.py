@@ -37,10 +37,12 @@ def _config(directory: Path, *, kept: int = 100, form: str = "vllm", topic: str 
     )
 
 
-def _subscriber(config: KvEventsConfig, publisher: Publisher) -> Subscriber:
+def _subscriber(config: KvEventsConfig, publisher: Publisher, *, is_deaf: bool = False) -> Subscriber:
+    """One that is deaf hears of nothing that it does not ask for."""
+    topic = "elsewhere" if is_deaf else config.kv_events_topic
     assert config.kv_events is not None
     assert config.kv_events_replay is not None
-    return Subscriber(config.kv_events, config.kv_events_replay, topic=config.kv_events_topic, serve=publisher.answer)
+    return Subscriber(config.kv_events, config.kv_events_replay, topic=topic, serve=publisher.answer)
 
 
 def _prefixes(cache: PrefixCache) -> set[Prefix]:
@@ -117,11 +119,11 @@ TestIndex = EventsMachine.TestCase
 class Bed:
     """A cache whose events are published."""
 
-    def __init__(self, config: KvEventsConfig, *, num_pages: int = 32) -> None:
+    def __init__(self, config: KvEventsConfig, *, num_pages: int, is_deaf: bool) -> None:
         self.config = config
         self.cache = PrefixCache(num_pages=num_pages, page_tokens=2)
         self.publisher = Publisher(config, Journal(self.cache), num_pages=num_pages)
-        self.subscriber = _subscriber(config, self.publisher)
+        self.subscriber = _subscriber(config, self.publisher, is_deaf=is_deaf)
         self.served = 0
 
     def serve(self) -> None:
@@ -143,8 +145,8 @@ class Bed:
 
 
 @contextmanager
-def _bed(config: KvEventsConfig, *, num_pages: int = 32) -> Iterator[Bed]:
-    bed = Bed(config, num_pages=num_pages)
+def _bed(config: KvEventsConfig, *, num_pages: int = 32, is_deaf: bool = False) -> Iterator[Bed]:
+    bed = Bed(config, num_pages=num_pages, is_deaf=is_deaf)
     try:
         yield bed
     finally:
@@ -192,7 +194,7 @@ def test_a_gap_is_filled_by_the_very_messages_that_were_lost(tmp_path: Path, for
 
 
 def test_who_asks_for_what_is_no_longer_kept_gets_all_of_it_anew(tmp_path: Path) -> None:
-    with _bed(_config(tmp_path, kept=2), num_pages=8) as bed:
+    with _bed(_config(tmp_path, kept=2), num_pages=8, is_deaf=True) as bed:
         for _ in range(10):  # more than the pool holds: the first prompts are evicted
             bed.serve()
         assert bed.subscriber.index.expected == 0
@@ -202,7 +204,7 @@ def test_who_asks_for_what_is_no_longer_kept_gets_all_of_it_anew(tmp_path: Path)
 
 
 def test_who_has_fallen_behind_forgets_what_went_meanwhile(tmp_path: Path) -> None:
-    with _bed(_config(tmp_path, kept=2), num_pages=8) as bed:
+    with _bed(_config(tmp_path, kept=2), num_pages=8, is_deaf=True) as bed:
         bed.serve()
         bed.subscriber.catch_up()
         known = bed.subscriber.index.paths()
@@ -226,7 +228,7 @@ def test_a_snapshot_is_without_pages_that_were_given_to_a_running_request(tmp_pa
 
 def test_what_is_kept_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers, "MAX_KEPT_BYTES", 500)
-    with _bed(_config(tmp_path)) as bed:
+    with _bed(_config(tmp_path), is_deaf=True) as bed:
         for _ in range(10):
             bed.serve()
         assert 0 < len(bed.publisher._kept) < 5
@@ -235,7 +237,7 @@ def test_what_is_kept_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytes
 
 
 def test_replays_one_after_the_other_are_whole_however_few_messages_are_kept(tmp_path: Path) -> None:
-    with _bed(_config(tmp_path, kept=4)) as bed:
+    with _bed(_config(tmp_path, kept=4), is_deaf=True) as bed:
         for _ in range(4):
             bed.serve()
         for _ in range(50):
