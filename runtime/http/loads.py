@@ -53,7 +53,7 @@ async def loads(request: web.Request) -> web.Response:
             "timestamp": time.time(),
             "version": front.launch.server_info.get("version"),
             "accelerator": stats.device,
-            "num_accelerators": 1,
+            "num_accelerators": front.launch.server_info.get("tensor_parallel", 1),
             "loads": [_load(front.generator.client, str(asked.get("include", "all")))],
         }
     )

@@ -9,18 +9,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from wire.messages import Reuse
 
-from .histograms import BOUNDS
+from .histograms import HISTOGRAMS, REUSE_CLASSES, ReuseClass
 
 HIT_SHARE, MISS_SHARE = 0.9, 0.1
-
-ReuseClass = Literal["hit", "partial", "miss"]
-REUSE_CLASSES: tuple[ReuseClass, ...] = ("hit", "partial", "miss")
 
 
 def reuse_class(reuse: Reuse | None) -> ReuseClass:
@@ -87,8 +84,8 @@ class Metrics:
     def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
         self._gauges = gauges
         self._histograms = {
-            name: {label: Buckets([0] * (len(bounds) + 1), [0.0]) for label in _labels(name)}
-            for name, bounds in BOUNDS.items()
+            each.source: {label: Buckets([0] * (len(each.bounds) + 1), [0.0]) for label in each.label_values}
+            for each in HISTOGRAMS
         }
         self._observe_first = {label: self._observer("time_to_first_token_s", label) for label in REUSE_CLASSES}
         self._observe_token = self._observer("inter_token_latency_s")
@@ -144,8 +141,5 @@ class Metrics:
         )
 
     def _observer(self, name: str, label: str = "") -> Callable[[float, int], None]:
-        return partial(self._histograms[name][label].observe, BOUNDS[name])
-
-
-def _labels(name: str) -> tuple[str, ...]:
-    return REUSE_CLASSES if name == "time_to_first_token_s" else ("",)
+        (bounds,) = (each.bounds for each in HISTOGRAMS if each.source == name)
+        return partial(self._histograms[name][label].observe, bounds)

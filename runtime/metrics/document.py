@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .counted import HIT_SHARE, MISS_SHARE
-from .table import HISTOGRAMS, SERIES
+from .histograms import HISTOGRAMS
+from .table import SERIES
 
 _HEAD = f"""# Metrics
 

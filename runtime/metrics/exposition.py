@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from .counted import Buckets
-from .histograms import BOUNDS
-from .series import Alias, Histogram, Readings, Series, total
-from .table import HISTOGRAMS, SERIES
+from .histograms import HISTOGRAMS, Histogram
+from .series import Alias, Readings, Series, total
+from .table import SERIES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,7 +45,7 @@ class _Tables(Collector):
 
     def _histogram(self, histogram: Histogram) -> Iterator[Metric]:
         by_label = self._readings.buckets(histogram.source)
-        bounds = [*map(floatToGoString, BOUNDS[histogram.source]), "+Inf"]
+        bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
         split = {value: buckets for value, buckets in by_label.items() if histogram.label is not None}
         whole = total(by_label.values())
         yield self._buckets(histogram, histogram.name, bounds, split or {"": whole})

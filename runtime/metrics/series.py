@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from wire.messages import Stats
 
 from .counted import Buckets, Figures
 
-Kind = Literal["counter", "gauge", "histogram"]
 Sample = tuple[Mapping[str, str], float]
 
 
@@ -58,17 +57,6 @@ class Series:
     samples: Callable[[Readings], Iterable[Sample]]
     labels: tuple[str, ...] = ()
     also: tuple[Alias, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
-    """A histogram: `source` of the tokenizers, split by `label` if there is one; under other names it is not split."""
-
-    name: str
-    text: str
-    source: str
-    label: str | None = None
-    also: tuple[str, ...] = field(default=())
 
 
 def total(buckets: Iterable[Buckets]) -> Buckets:

@@ -1,4 +1,4 @@
-"""All series: of which figure each is made, what it says, and the names that SGLang's and vLLM's readers know it by.
+"""All series but the histograms: of which figure each is made, what it says, and its names for others' readers.
 
 A counter or a gauge of the scheduler is one line here and a field of `Stats`. Under a foreign name stands only what
 means the same there; where a label of theirs has one value here, it has that.
@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from wire.messages import Stats
 
 from .misses import MISSES
-from .series import Alias, Histogram, Readings, Sample, Series
+from .series import Alias, Readings, Sample, Series
 
 
 def _series(
@@ -378,50 +378,3 @@ _PROCESSES = (
 )
 
 SERIES: tuple[Series, ...] = (*_LOAD, *_POOL, *_TOKENS, *MISSES, *_REQUESTS, *_PROCESSES)
-
-HISTOGRAMS: tuple[Histogram, ...] = (
-    Histogram(
-        name="axil_time_to_first_token_seconds",
-        text="From a request's arrival to its first token. By `reuse`: a hit is a request of whose prompt at least 0.9 "
-        "was cached, a miss one with less than 0.1, partial the rest. What ends before its first token isn't counted.",
-        source="time_to_first_token_s",
-        label="reuse",
-        also=("sglang:time_to_first_token_seconds", "vllm:time_to_first_token_seconds"),
-    ),
-    Histogram(
-        name="axil_inter_token_latency_seconds",
-        text="Between two tokens of an answer; of several that came at once, each has its share.",
-        source="inter_token_latency_s",
-        also=("sglang:inter_token_latency_seconds", "vllm:inter_token_latency_seconds"),
-    ),
-    Histogram(
-        name="axil_e2e_request_latency_seconds",
-        text="From a request's arrival to the end of its answer.",
-        source="request_latency_s",
-        also=("sglang:e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds"),
-    ),
-    Histogram(
-        name="axil_queue_time_seconds",
-        text="From a request's arrival at the scheduler to its first row.",
-        source="queue_s",
-        also=("sglang:queue_time_seconds", "vllm:request_queue_time_seconds"),
-    ),
-    Histogram(
-        name="axil_prompt_length_tokens",
-        text="Tokens of a prompt.",
-        source="prompt_tokens",
-        also=("sglang:prompt_tokens_histogram",),
-    ),
-    Histogram(
-        name="axil_uncached_length_tokens",
-        text="Tokens of a prompt that were not cached at its first scheduling.",
-        source="uncached_tokens",
-        also=("sglang:uncached_prompt_tokens_histogram",),
-    ),
-    Histogram(
-        name="axil_output_length_tokens",
-        text="Tokens of a whole answer.",
-        source="output_tokens",
-        also=("sglang:generation_tokens_histogram",),
-    ),
-)
