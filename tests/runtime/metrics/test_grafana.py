@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime.metrics.table import HISTOGRAMS, SERIES
+from runtime.metrics.histograms import HISTOGRAMS
+from runtime.metrics.table import SERIES
 
 ROOT = Path(__file__).parents[3]
 BOARD: dict[str, Any] = json.loads((ROOT / "docs/grafana.json").read_text("utf-8"))
@@ -56,6 +57,10 @@ def test_there_is_a_panel_for_each_question() -> None:
     assert shown >= {
         "axil_cached_tokens_total",
         "axil_time_to_first_token_seconds_bucket",
+        "axil_missed_tokens_total",
+        "axil_lost_share_ratio",
+        "axil_belt_seconds",
+        "axil_session_survival_ratio",
         "axil_waiting_requests",
         "axil_worst_displacement_tokens",
         "axil_evicted_tokens_total",
