@@ -104,7 +104,9 @@ def test_a_hit_rate_of_nothing_is_not_shown() -> None:
     assert "axil_recent_hit_rate_ratio" in {name for name, _ in _samples(STATS, hit_rate=0.0)}
 
 
-@pytest.mark.parametrize("field", [field for field in msgspec.structs.fields(Stats) if field.type in (int, float)])
+@pytest.mark.parametrize(
+    "field", [field for field in msgspec.structs.fields(Stats) if field.type in (int, float, float | None)]
+)
 def test_every_figure_of_the_scheduler_is_in_a_series(field: msgspec.structs.FieldInfo) -> None:
     changed = msgspec.structs.replace(STATS, **{field.name: 77})
     assert _samples(changed) != _samples(STATS), (
