@@ -113,7 +113,7 @@ def _json(outline: Outline, stats: Stats) -> bytes:
             "took_ms": round(outline.took_s * 1000, 3),
             "namespaces": list(map(msgspec.structs.asdict, outline.roots)),
             "nodes": nodes,
-            "stats": msgspec.structs.asdict(stats),
+            "stats": msgspec.to_builtins(stats),
         }
     )
 
