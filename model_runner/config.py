@@ -40,6 +40,11 @@ class RunnerConfig:
         "torch.",
         choices=("auto", "off"),
     )
+    deterministic: bool = flag(
+        False,
+        "Answers have the same bits whatever was cached and whoever shared the batch. On CUDA: attention in Triton, "
+        "matrix products in blocks of 128 tokens, no graphs. The kernels in C++ compute so anyway.",
+    )
     cuda_graph_sizes: str = flag(
         "auto",
         "On CUDA: numbers of decode rows to record a graph for, by comma; none records none, auto 1 to 256.",
@@ -88,13 +93,18 @@ class RunnerConfig:
             raise ValueError(f"--mem-fraction must be in (0, 0.95], got {self.mem_fraction}")
 
     def graph_sizes(self) -> tuple[int, ...]:
-        """The numbers of rows of `cuda_graph_sizes`.
+        """The numbers of rows of `cuda_graph_sizes`; none where answers are to be deterministic.
 
         Raises:
             ValueError: they are no such list.
         """
+        if self.deterministic and self.cuda_graph_sizes not in ("auto", "none"):
+            raise ValueError(
+                f"--deterministic records no graphs; set --cuda-graph-sizes to none, got {self.cuda_graph_sizes!r}"
+            )
         if self.cuda_graph_sizes in ("auto", "none"):
-            return () if self.cuda_graph_sizes == "none" else (1, 2, 4, *range(8, 257, 8))
+            is_none = self.deterministic or self.cuda_graph_sizes == "none"
+            return () if is_none else (1, 2, 4, *range(8, 257, 8))
         words = self.cuda_graph_sizes.split(",")
         if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
             raise ValueError(

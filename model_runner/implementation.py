@@ -13,6 +13,7 @@ from .config import RunnerConfig, RunnerLaunch
 from .device import free_bytes, free_share, has_flashinfer
 from .errors import StartError
 from .host import num_threads
+from .invariant import blocked
 from .kernels.library import Library
 from .kernels.linear import LinearKernels
 from .kernels.ops import KernelOps
@@ -72,6 +73,8 @@ def build(
             raise StartError(
                 "--model-impl transformers needs a directory with safetensors; set it to auto for this file"
             )
+        case "transformers" if config.deterministic:
+            raise StartError("--deterministic needs axil's own code for the model; set --model-impl auto")
         case "transformers" if ranks.num_ranks > 1:
             raise StartError("--model-impl transformers computes in one process; set --tensor-parallel 1")
         case "transformers":
@@ -80,6 +83,8 @@ def build(
             unknown = unknown_architecture(raw)
             if device.type != "cpu":
                 raise StartError(f"{unknown}; set --device cpu for transformers' code")
+            if config.deterministic:
+                raise StartError(f"{unknown}; and transformers' code is not deterministic: leave --deterministic out")
             if ranks.num_ranks > 1:
                 raise StartError(f"{unknown}; set --tensor-parallel 1 for transformers' code")
             try:
@@ -113,8 +118,8 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
-def _torch_ops(device: torch.device) -> Ops:
-    if device.type == "cuda" and has_flashinfer():
+def _torch_ops(device: torch.device, *, is_deterministic: bool) -> Ops:
+    if device.type == "cuda" and has_flashinfer() and not is_deterministic:
         from .flashinfer_ops import FlashInferOps  # takes seconds, and is there with the extra only
 
         return FlashInferOps()
@@ -133,6 +138,8 @@ def _build_own(
     config = launch.config
     context_tokens = _context_tokens(config, model_config.context_tokens)
     if library is not None and dtype in KernelOps.DTYPES:
+        if config.deterministic:
+            log.info("--deterministic changes nothing: the kernels in C++ always compute so")
         return _build_in_kernels(launch, model_config, dtype, library, ranks, on_progress, context_tokens)
     _refuse_quantize(config, "the CPU kernels, which are off or can't be built here")
     share = Share(whole=model_config, rank=ranks.rank, num_ranks=ranks.num_ranks)
@@ -143,12 +150,14 @@ def _build_own(
         needed += head_bytes
     _check_weights_fit(needed, free_share(device, ranks), dtype)
     with device:
-        model = make_model(model_config, dtype, _torch_ops(device), ranks=ranks)
+        model = make_model(model_config, dtype, _torch_ops(device, is_deterministic=config.deterministic), ranks=ranks)
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)
     torch.set_num_threads(num_threads(config.threads, num_ranks=config.tensor_parallel))
-    if is_packed:
+    if config.deterministic:
+        model.pack(blocked)
+    elif is_packed:
         model.pack()
     spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
     return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=_name(dtype))

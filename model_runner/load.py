@@ -67,13 +67,26 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     if library is not None:
         library.set_threads(threads)
     dtype = resolve_dtype(config.dtype, device, has_kernels=library is not None and is_own(launch))
-    ranks = join(Path(launch.run_dir), device, rank=launch.rank, num_ranks=config.tensor_parallel, is_order_fixed=False)
+    ranks = join(
+        Path(launch.run_dir),
+        device,
+        rank=launch.rank,
+        num_ranks=config.tensor_parallel,
+        is_order_fixed=config.deterministic,
+    )
     built = build(launch, dtype, device, library, ranks, on_progress)
     load_s = time.monotonic() - started
 
     spec = built.spec
     sizes = config.graph_sizes() if device.type == "cuda" else ()
-    backend = make_backend(config.attention, spec, device, library, max_graph_rows=max(sizes, default=0))
+    backend = make_backend(
+        config.attention,
+        spec,
+        device,
+        library,
+        max_graph_rows=max(sizes, default=0),
+        is_deterministic=config.deterministic,
+    )
     multiple = backend.capabilities().head_dim_multiple
     bytes_per_token = token_bytes(
         num_layers=spec.num_layers,
@@ -110,7 +123,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
     _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     kernels = "off" if library is None else library.isa.value
-    computed_in = f"{dtype_name} {built.weights} {kernels} {built.code} {ranks.num_ranks}"
+    computed_in = f"{dtype_name} {built.weights} {kernels} {built.code} {ranks.num_ranks} {config.deterministic}"
     return Loaded(
         runner=runner,
         model=built.model,

@@ -17,6 +17,8 @@ from .torch_backend import TorchAttention
 
 log = logging.getLogger(__name__)
 
+_NOT_FIXED = "--attention flashinfer chooses the order of a token's sums by the mean length of a batch's chunks"
+
 INSTALL = "pip install 'axil[cuda]'"
 
 
@@ -48,8 +50,15 @@ def make_backend(
                 f"--attention cpu needs --device cpu, --kernels auto and kernels that could be built ({device}); "
                 "set it to auto"
             )
+        case "torch" | "auto", "cpu" if is_deterministic:
+            raise StartError(
+                "--deterministic on a CPU needs the kernels in C++ for attention too (--kernels auto, a compiler, "
+                "--attention auto); leave it out for plain torch"
+            )
         case "torch" | "auto", "cpu":
             name, backend = "torch", TorchAttention(spec)
+        case "flashinfer", "cuda" if is_deterministic:
+            raise StartError(f"{_NOT_FIXED}; set it to auto or triton, or leave --deterministic out")
         case "flashinfer", "cuda":
             backend = _flashinfer(spec, device, max_graph_rows)
         case "triton", _:
@@ -71,7 +80,7 @@ def _first_on_cuda(
     """FlashInfer, else Triton; what is against the first is logged, and what is against both an error."""
     try:
         if is_deterministic:
-            raise StartError("--attention flashinfer takes another order of sums for other rows in a batch")
+            raise StartError(_NOT_FIXED)
         return "flashinfer", _flashinfer(spec, device, max_graph_rows)
     except StartError as error:
         reason = error

@@ -7,7 +7,7 @@ Knows nothing of pages and rows: attention over the cache is the backend's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -146,14 +146,14 @@ class Decoder:
         assert isinstance(self.head, PackedWeight), "only the kernels' head is an embedding too"
         return self.head.rows(token_ids_T, torch.float32)
 
-    def pack(self) -> None:
-        """Pack torch's linears, once their weights are written; frees each weight before it takes the next."""
+    def pack(self, form: Callable[[Linear], AnyLinear] = packed) -> None:
+        """Give torch's linears another form, once their weights are written; frees each before it takes the next."""
         for layer in self.layers:
-            layer.qkv = _packed(layer.qkv)
-            layer.output = _packed(layer.output)
-            layer.gate_up = _packed(layer.gate_up)
-            layer.down = _packed(layer.down)
-        self.head = _packed(self.head)
+            layer.qkv = _formed(layer.qkv, form)
+            layer.output = _formed(layer.output, form)
+            layer.gate_up = _formed(layer.gate_up, form)
+            layer.down = _formed(layer.down, form)
+        self.head = _formed(self.head, form)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name in a transformers checkpoint, the tensor), of those that are tensors still."""
@@ -281,8 +281,8 @@ def _make_norm(features: int, config: ModelConfig, shape: DecoderShape, dtype: t
     return make_norm(features, eps=config.norm_eps, dtype=torch.float32 if shape.is_norm_centred else dtype)
 
 
-def _packed(linear: AnyLinear) -> AnyLinear:
-    return packed(linear) if isinstance(linear, Linear) else linear
+def _formed(linear: AnyLinear, form: Callable[[Linear], AnyLinear]) -> AnyLinear:
+    return form(linear) if isinstance(linear, Linear) else linear
 
 
 def _parts(linear: AnyLinear, num_rows: Sequence[int], names: Sequence[str]) -> Iterator[tuple[str, Destination]]:

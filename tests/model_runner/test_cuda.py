@@ -6,14 +6,19 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import flashinfer
 import pytest
 import torch
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from model_runner.batch import build_batch
 from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.load import load
+from model_runner.rows import RowTable
+from model_runner.runner import Runner
 from wire.messages import Admission, Chunk, StepPlan, bytes_to_ids, ids_to_bytes
 from wire.sampling import SamplingParams
 
@@ -34,19 +39,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _generate(
-    directory: Path, params: SamplingParams, *, is_ahead: bool, num_tokens: int = 12, **flags: object
-) -> list[list[int]]:
-    """What all prompts together give; `is_ahead` launches each step before the tokens of the one before are taken."""
-    config = RunnerConfig(device="cuda", max_total_tokens=4096, context_length=512, **flags)  # type: ignore[arg-type]
-    launch = RunnerLaunch(
+def _launch(directory: Path, config: RunnerConfig) -> RunnerLaunch:
+    return RunnerLaunch(
         run_dir="",
         weights=str(directory),
         model_config=str(directory / "config.json"),
         tokenizer=str(directory / "tokenizer.json"),
         config=config,
     )
-    runner = load(launch, lambda done, total: None).runner
+
+
+def _generate(
+    directory: Path, params: SamplingParams, *, is_ahead: bool, num_tokens: int = 12, **flags: object
+) -> list[list[int]]:
+    """What all prompts together give; `is_ahead` launches each step before the tokens of the one before are taken."""
+    config = RunnerConfig(device="cuda", max_total_tokens=4096, context_length=512, **flags)  # type: ignore[arg-type]
+    runner = load(_launch(directory, config), lambda done, total: None).runner
     num_pages = 512 // config.page_tokens
     admissions = tuple(
         Admission(
@@ -98,6 +106,48 @@ def test_recorded_steps_give_the_tokens_of_the_steps_themselves(page_tokens: int
         for sizes in ("none", "8")
     )
     assert eager == recorded
+
+
+def test_the_first_tokens_with_triton_are_those_of_transformers_too(directory: Path) -> None:
+    reference = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    outputs = _generate(directory, GREEDY, is_ahead=True, num_tokens=2, attention="triton")
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        logits = reference(torch.tensor([prompt])).logits[0, -1]
+        assert logits.max() - logits[output[0]] < 0.05 * logits.std()
+
+
+def test_recorded_steps_of_triton_give_the_tokens_of_the_steps_themselves(directory: Path) -> None:
+    eager, recorded = (
+        _generate(directory, GREEDY, is_ahead=True, num_tokens=4, attention="triton", cuda_graph_sizes=sizes)
+        for sizes in ("none", "8")
+    )
+    assert eager == recorded
+
+
+def test_in_deterministic_mode_a_prompt_gives_the_same_bits_in_one_piece_in_chunks_and_in_company(
+    directory: Path,
+) -> None:
+    config = RunnerConfig(device="cuda", max_total_tokens=4096, context_length=512, deterministic=True)
+    runner = load(_launch(directory, config), lambda done, total: None).runner
+    prompt = [(7 * i) % 199 for i in range(300)]
+    whole = _hidden(runner, [(0, 300)], prompt)
+    for cuts in ([(0, 160), (160, 300)], [(0, 299), (299, 300)], [(start, start + 20) for start in range(0, 300, 20)]):
+        assert torch.equal(_hidden(runner, cuts, prompt), whole)
+
+
+def _hidden(runner: Runner[Any], chunks: Sequence[tuple[int, int]], prompt: Sequence[int]) -> Tensor:
+    """Hidden states of a prompt computed in chunks, each beside two other prompts."""
+    pieces = []
+    for start, end in chunks:
+        table = RowTable(num_pages=200, page_tokens=16)
+        for row, length in enumerate((start, 0, 0)):
+            pages = ids_to_bytes(range(40 * row, 40 * row + 20))
+            table.admit(Admission(row=row, request_id="", sampling=GREEDY, num_cached_tokens=length, page_ids=pages))
+        own = Chunk(row=0, token_ids=ids_to_bytes(prompt[start:end]), is_sampled=True)
+        others = [Chunk(row=row, token_ids=ids_to_bytes(prompt[: 7 * row]), is_sampled=True) for row in (1, 2)]
+        batch = build_batch(table, StepPlan(step=0, chunks=(own, *others)), vocabulary=199)
+        pieces.append(runner.forward(batch)[: end - start].clone())
+    return torch.cat(pieces)
 
 
 def test_kernels_that_were_built_elsewhere_are_those_of_their_manifest() -> None:
