@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,11 +17,13 @@ from wire.messages import Admission, Chunk, PageCopy, StepPlan, ids_to_bytes
 from wire.sampling import SamplingParams
 
 from .errors import StartError
+from .invariant import BlockedLinear
 from .kernels.library import Int, Library, Pointer, huge_tensor
 from .kernels.linear import PackedWeight
 from .layers import Linear, PackedLinear
 from .load import Loaded
 from .models.decoder import Decoder, num_parameters
+from .runner import Launched
 
 _READ_BYTES = 256 << 20
 _ROUNDS = 1_000_000
@@ -65,9 +67,17 @@ def measure_ceilings(library: Library) -> Ceilings:
 
 
 def climb(
-    loaded: Loaded, ceilings: Ceilings, *, contexts: Sequence[int], batches: Sequence[int], num_steps: int
+    loaded: Loaded,
+    ceilings: Ceilings,
+    *,
+    contexts: Sequence[int],
+    batches: Sequence[int],
+    num_steps: int,
+    is_ahead: bool = False,
 ) -> Iterator[Rung]:
     """Prefill each context once, then decode behind it in each batch; medians of the steps.
+
+    With `is_ahead`, means of steps that are launched before the tokens of the one before are waited for.
 
     Raises:
         StartError: the pool does not hold the largest batch, or the model is not in our own code.
@@ -76,11 +86,12 @@ def climb(
     if not isinstance(model, Decoder):
         raise StartError("only models in axil's own code are measured; leave out --model-impl transformers")
     ladder = _Ladder(loaded, model, ceilings, num_steps)
+    step_s = ladder.steps_ahead if is_ahead else ladder.steps_one_by_one
     ladder.check(max(contexts), max(batches))
     for context in contexts:
         yield ladder.prefill(context)
         for batch in batches:
-            yield ladder.decode(context, batch)
+            yield ladder.decode(context, batch, step_s)
         ladder.clear()
 
 
@@ -115,7 +126,7 @@ class _Ladder:
         limit = self._ceilings.multiply_gflop_s * 1e9 / (2 * self._parameters(with_head=False))
         return Rung(name=f"prefill {context}", tok_s=context / elapsed_s, limit_tok_s=limit)
 
-    def decode(self, context: int, batch: int) -> Rung:
+    def decode(self, context: int, batch: int, step_s: Callable[[StepPlan], float]) -> Rung:
         num_pages = self._num_pages(context)
         rows = range(1, batch + 1)
         copies = tuple(
@@ -123,19 +134,30 @@ class _Ladder:
         )
         admissions = tuple(self._admission(row, context, context) for row in rows)
         self._step(StepPlan(step=0, copies=copies, admissions=admissions))
-        elapsed_s = [self._step(StepPlan(step=0, decodes=ids_to_bytes(rows))) for _ in range(self._num_steps)]
+        elapsed_s = step_s(StepPlan(step=0, decodes=ids_to_bytes(rows)))
         self._step(StepPlan(step=0, released=tuple(rows)))
         bytes_read = self._weight_bytes + batch * context * self._kv_bytes
         operations = 2 * batch * self._parameters(with_head=True)
         limit_s = max(
             bytes_read / (self._ceilings.read_gb_s * 1e9), operations / (self._ceilings.multiply_gflop_s * 1e9)
         )
-        # The first step finds caches and threads cold.
-        return Rung(
-            name=f"decode {context} x {batch}",
-            tok_s=batch / statistics.median(elapsed_s[1:]),
-            limit_tok_s=batch / limit_s,
-        )
+        return Rung(name=f"decode {context} x {batch}", tok_s=batch / elapsed_s, limit_tok_s=batch / limit_s)
+
+    def steps_one_by_one(self, plan: StepPlan) -> float:
+        """Seconds of a step; the first one finds caches and threads cold."""
+        return statistics.median([self._step(plan) for _ in range(self._num_steps)][1:])
+
+    def steps_ahead(self, plan: StepPlan) -> float:
+        """Seconds of a step, the next one being launched while it runs."""
+        self._step(plan)
+        started = time.perf_counter()
+        running = self._launch(plan)
+        for _ in range(self._num_steps - 2):
+            following = self._launch(plan)
+            running.result()
+            running = following
+        running.result()
+        return (time.perf_counter() - started) / (self._num_steps - 1)
 
     def clear(self) -> None:
         self._step(StepPlan(step=0, released=(0,)))
@@ -154,10 +176,12 @@ class _Ladder:
         )
 
     def _step(self, plan: StepPlan) -> float:
-        plan = structs.replace(plan, step=self._runner.num_steps)
         started = time.perf_counter()
-        self._runner.execute(plan)
+        self._launch(plan).result()
         return time.perf_counter() - started
+
+    def _launch(self, plan: StepPlan) -> Launched:
+        return self._runner.launch(structs.replace(plan, step=self._runner.num_steps))
 
     def _parameters(self, *, with_head: bool) -> int:
         config = self._model.config
@@ -176,6 +200,6 @@ def _weight_bytes(model: Decoder) -> int:
         match linear:
             case PackedWeight():
                 num_bytes += linear.memory.nbytes
-            case Linear() | PackedLinear():
+            case Linear() | PackedLinear() | BlockedLinear():
                 num_bytes += linear.weight.nbytes
     return num_bytes

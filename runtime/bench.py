@@ -56,6 +56,8 @@ def bench(model: str | None, flags: BenchFlags, config: RunnerConfig) -> None:
     from model_runner.ladder import climb, measure_ceilings
     from model_runner.load import load
 
+    if config.tensor_parallel > 1:
+        raise StartError("axil bench measures one process; leave --tensor-parallel out")
     contexts, batches = numbers("contexts", flags.contexts), numbers("batches", flags.batches)
     if config.max_total_tokens is None:
         pages_each = -(-(max(contexts) + flags.steps) // config.page_tokens)
