@@ -30,7 +30,7 @@ class BlockedLinear:
     def __call__(self, x_TD: Tensor) -> Tensor:
         """Apply to every token; a row's result does not depend on the others, nor on how many they are."""
         num_tokens = len(x_TD)
-        blocks = F.pad(x_TD, (0, 0, 0, -num_tokens % BLOCK_ROWS)).split(BLOCK_ROWS)
+        blocks = torch.split(F.pad(x_TD, (0, 0, 0, -num_tokens % BLOCK_ROWS)), BLOCK_ROWS)
         return torch.cat([F.linear(block, self.weight, self.bias) for block in blocks])[:num_tokens]
 
 
