@@ -107,4 +107,6 @@ def _tools(source: ChatSource) -> Part | None:
     start = num_shared(bare, whole)
     room = min(len(bare), len(whole)) - start
     end = len(whole) - num_shared(bare[::-1][:room], whole[::-1][:room])
+    while start and end > start and whole[start - 1] == whole[end - 1]:
+        start, end = start - 1, end - 1  # what stands before and within may begin alike: the block begins there
     return Part("tools", start, end) if end > start else None

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 from aiohttp import web
 
-from runtime.explanation import located, told
+from runtime.explanation import Place, located, told
 from runtime.records import MAX_RECORDS, Record
 from wire.errors import NotFound, Refused
 
@@ -32,9 +32,8 @@ async def list_requests(request: web.Request) -> web.Response:
     for answer in await front.generator.client.peers.ask("requests"):
         rows += cast("list[dict[str, object]]", msgspec.msgpack.decode(answer))
     rows.sort(key=lambda row: float(str(row["arrived_at"])), reverse=True)
-    if not is_operator(request):
-        rows = [row | {"cause": "never_seen"} if row["cause"] == "namespace" else row for row in rows]
-    return json_response({"requests": rows[:limit]})
+    shown_rows = rows[:limit] if is_operator(request) else [_for_users(row) for row in rows[:limit]]
+    return json_response({"requests": shown_rows})
 
 
 async def show_request(request: web.Request) -> web.Response:
@@ -46,10 +45,7 @@ async def show_request(request: web.Request) -> web.Response:
     request_id = request.match_info["id"]
     kind = "operator" if is_operator(request) else "user"
     if (found := front.records.find(request_id)) is not None:
-        stats, tokenizer = front.generator.client.stats, front.generator.tokenizer
-        place = await place_of(front, found)
-        explanation = told(found, place, stats, tokenizer, is_operator=kind == "operator")
-        return json_response(row_of(found) | {"cache": explanation})
+        return json_response(_views(front, found, await place_of(front, found))[kind])
     for answer in await front.generator.client.peers.ask("requests", request_id):
         if (views := msgspec.msgpack.decode(answer)) is not None:
             return json_response(cast("dict[str, object]", views)[kind])
@@ -61,23 +57,29 @@ async def show_request(request: web.Request) -> web.Response:
 
 def rows_of(front: Front) -> list[dict[str, object]]:
     """The requests of this tokenizer."""
-    return [row_of(each) for each in front.records.latest()]
+    return [_row(each) for each in front.records.latest()]
 
 
 def views_of(front: Front, request_id: str) -> dict[str, object] | None:
     """One request of this tokenizer, as operators and as users see it; None when it's not known here."""
     found = front.records.find(request_id)
-    if found is None:
-        return None
-    stats, tokenizer = front.generator.client.stats, front.generator.tokenizer
-    place = located(found, tokenizer)
+    return None if found is None else _views(front, found, located(found, front.generator.tokenizer))
+
+
+def _views(front: Front, found: Record, place: Place | None) -> dict[str, object]:
+    stats, tokenizer, row = front.generator.client.stats, front.generator.tokenizer, _row(found)
     return {
-        kind: row_of(found) | {"cache": told(found, place, stats, tokenizer, is_operator=kind == "operator")}
-        for kind in ("operator", "user")
+        "operator": row | {"cache": told(found, place, stats, tokenizer, is_operator=True)},
+        "user": _for_users(row) | {"cache": told(found, place, stats, tokenizer, is_operator=False)},
     }
 
 
-def row_of(found: Record) -> dict[str, object]:
+def _for_users(row: dict[str, object]) -> dict[str, object]:
+    """That another salt has a prompt is nobody's business but an operator's."""
+    return row | {"cause": "never_seen"} if row["cause"] == "namespace" else row
+
+
+def _row(found: Record) -> dict[str, object]:
     """One request in the list; times are in seconds, None until they are known."""
     reuse, miss = found.reuse, found.miss
     return {

@@ -97,8 +97,8 @@ class Server:
         assert {"scheduler", "model_runner", "runtime"} <= set(self.parts), self.parts
         return self
 
-    def get(self, path: str) -> Reply:
-        return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Reply:
+        return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers or {}))
 
     def delete(self, path: str) -> Reply:
         return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method="DELETE"))

@@ -40,6 +40,21 @@ TOOLS = [
 
 
 @pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two tokenizers, and keys."""
+    directory = tmp_path_factory.mktemp("guarded")
+    model = write_tiny_model(directory / "model", context_tokens=4096)
+    server = Server(
+        directory, str(model), "--dtype", "float32", "--max-total-tokens", str(POOL_TOKENS),
+        "--tokenizer-workers", "2", "--api-key", "user", "--admin-api-key", "admin",
+    )  # fmt: skip
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("explain")
     template = directory / "template.jinja"
@@ -188,10 +203,41 @@ def test_the_messages_api_has_the_diagnostics_of_its_clients(server: Server) -> 
 
 
 def test_the_last_requests_are_listed_and_one_that_is_not_there_is_404(server: Server) -> None:
-    server.post("/generate", {"text": "listed", "rid": "listed-1", "sampling_params": {"max_new_tokens": 2}})
+    server.post(
+        "/generate", {"text": "listed", "rid": "listed-1", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+    )
     row = server.get("/requests?limit=1").json["requests"][0]
     assert (row["id"], row["state"], row["prompt_tokens"], row["output_tokens"]) == ("listed-1", "length", 6, 2)
     assert row["cause"] == "never_seen"
     assert row["latency_s"] >= row["first_token_s"] > 0
     assert server.get("/requests/nobody").status == 404
     assert server.get("/requests?limit=none").status == 400
+
+
+USER, ADMIN = {"Authorization": "Bearer user"}, {"Authorization": "Bearer admin"}
+
+
+def ask(server: Server, rid: str, text: str, **more: object) -> None:
+    wish = {"text": text, "rid": rid, "sampling_params": {"max_new_tokens": 1}, **more}
+    assert server.post("/generate", wish, USER).status == 200
+
+
+def test_what_tells_of_other_clients_is_for_the_admin_key_whichever_tokenizer_is_asked(guarded: Server) -> None:
+    secret = "The safe of the harbour office opens with 4-8-15."
+    ask(guarded, "owner", secret)
+    ask(guarded, "guesser", secret.replace("4-8-15", "0-0-00"))
+    ask(guarded, "other-salt", secret, cache_salt="tenant")
+    for _ in range(8):  # each connection may come to either tokenizer
+        shown = guarded.get("/requests/guesser", ADMIN).json["cache"]["miss"]
+        hidden = guarded.get("/requests/guesser", USER).json["cache"]["miss"]
+        assert shown["expected"].startswith("4-8-15")
+        assert shown["relative"] == "owner"
+        assert not {"expected", "given", "expected_ids", "given_ids", "relative"} & set(hidden)
+        assert hidden["position"] == shown["position"] == secret.index("4-8-15")
+        assert guarded.get("/requests/other-salt", ADMIN).json["cache"]["miss"]["cause"] == "namespace"
+        other = guarded.get("/requests/other-salt", USER).json
+        assert (other["cause"], other["cache"]["miss"]["cause"]) == ("never_seen", "never_seen")
+        rows = {row["id"]: row["cause"] for row in guarded.get("/requests", USER).json["requests"]}
+        assert {"owner", "guesser", "other-salt"} <= set(rows)
+        assert rows["other-salt"] == "never_seen"
+    assert guarded.get("/requests").status == guarded.get("/requests/owner").status == 401
