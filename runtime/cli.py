@@ -15,16 +15,13 @@ from wire.log import configure
 
 from .bench import BenchFlags, bench
 from .command_parser import CommandParser, add_model
-from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
+from .config import DEFAULT_URL, ENGINE_FLAG_GROUPS, FLAG_GROUPS, MODULES, ServerConfig
 from .config_file import read_config_file
 from .doctor.flags import add_doctor, run_doctor
 from .errors import BadModel
 from .lint_template import add_lint_template, run_lint_template
 from .sampling_flags import SamplingFlags
 from .shell_completion import SHELLS, completion_script
-
-DEFAULT_URL = "http://127.0.0.1:30000"
-"""Where a server listens that is told nothing."""
 
 _USAGE = 2
 _FAILED = 1

@@ -11,6 +11,9 @@ from model_runner.config import RunnerConfig
 from scheduler.config import KvEventsConfig, SchedulerConfig
 from wire.flags import flag
 
+DEFAULT_URL = "http://127.0.0.1:30000"
+"""Where a server listens that is told nothing."""
+
 MAX_TOKENIZER_WORKERS = 64
 _LONGEST_STALL_S = 86400
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#@*]+", re.IGNORECASE)

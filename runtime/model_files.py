@@ -56,6 +56,18 @@ def resolve_model(model: str | None) -> ModelFiles:
     raise BadModel(f"there is no path {path}; give a .gguf file or a directory with config.json")
 
 
+def tokenizer_files(model: str | None) -> tuple[Path, str]:
+    """The directory with a model's tokenizer, and the model's name; a directory without weights will do.
+
+    Raises:
+        BadModel: as `resolve_model`.
+    """
+    if model is not None and (Path(model) / "tokenizer.json").is_file():
+        return Path(model), Path(model).resolve().name
+    files = resolve_model(model)
+    return files.tokenizer_dir, files.name
+
+
 def _expanded(model: str) -> Path:
     try:
         return Path(model).expanduser()

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 
 from runtime.command_parser import CommandParser
+from runtime.config import DEFAULT_URL
+from runtime.errors import BadModel
 from wire.flags import add_flags, flag, from_flags
 
 COULD_NOT_RUN = 2
@@ -24,6 +26,7 @@ class DoctorFlags:
 
     api_key: str | None = flag(None, "The key that the server asks for; prompts' text is for its admin key.")
     json: bool = flag(False, "Print the findings as JSON.")
+    model: str | None = flag(None, "Model whose tokenizer reads token ids in a log; auto: the embedded model.")
     token_seconds: float = flag(0.0, "Seconds that computing a prompt's token takes, for logs; a server knows its own.")
 
 
@@ -34,17 +37,20 @@ def add_doctor(commands: argparse._SubParsersAction[CommandParser]) -> None:
         "sources",
         nargs="*",
         metavar="URL | LOG | BODY BODY",
-        help="a server's address (default: http://127.0.0.1:30000), a log, or two files with a request's body each",
+        help=f"a server's address (default: {DEFAULT_URL}), a log, or two files with a request's body each",
     )
     add_flags(parser, DoctorFlags, title="doctor")
 
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Run the command; returns its exit status."""
-    from .command import DoctorFailed, doctor
+    from runtime.remote import ServerFailed
+
+    from .command import doctor
+    from .recorded import DoctorFailed
 
     try:
         return doctor(args.sources, from_flags(DoctorFlags, args))
-    except (DoctorFailed, OSError, ValueError) as error:
+    except (BadModel, DoctorFailed, ServerFailed, OSError, ValueError) as error:
         print(f"axil: error: {error}", file=sys.stderr)
         return COULD_NOT_RUN

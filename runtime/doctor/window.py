@@ -1,27 +1,45 @@
-"""The last prompts of a tokenizer process, as references to what their requests brought; bounded, in memory only."""
+"""The last prompts of a tokenizer process, in memory only and bounded; they are looked at when somebody asks."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
 
 from runtime.generation import Prompt
 
 from .prompts import SeenPrompt
 
-MAX_CHARACTERS = 16 * 1024 * 1024
-"""Text of all prompts in the window; a longer prompt alone is not kept."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Text of all prompts in the window, a byte a character, and what stands around it; a longer prompt is not kept."""
+
+_MESSAGE_BYTES = 256
+"""A message without its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A prompt whose tools are JSON, which takes a tenth of their objects' memory; equal ones are kept once."""
+
+    messages: Sequence[Mapping[str, object]]
+    tools: bytes
+    salt: str
+    at_s: float
+    num_tokens: int
+    num_bytes: int
 
 
 class PromptWindow:
     """The last `max_prompts` prompts, fewer when they are long; 0 keeps none."""
 
-    def __init__(self, max_prompts: int, *, max_characters: int = MAX_CHARACTERS) -> None:
+    def __init__(self, max_prompts: int, *, max_bytes: int = MAX_BYTES) -> None:
         self._max_prompts = max_prompts
-        self._max_characters = max_characters
-        self._kept: deque[tuple[SeenPrompt, int]] = deque()
-        self._num_characters = 0
+        self._max_bytes = max_bytes
+        self._kept: deque[_Kept] = deque()
+        self._num_bytes = 0
 
     def take(
         self,
@@ -32,14 +50,17 @@ class PromptWindow:
         num_tokens: int,
         num_characters: int,
     ) -> None:
-        """Keep a prompt of that size. O(1) but for what has to go; nothing is copied or looked at."""
-        if not self._max_prompts or num_characters > self._max_characters:
+        """Keep a prompt of that size. Messages are kept as they are, and not looked at; O(1) but for its tools."""
+        num_bytes = num_characters + _MESSAGE_BYTES * len(messages)
+        if not self._max_prompts or num_bytes > self._max_bytes:
             return
-        seen = SeenPrompt(tools=tools, messages=messages, salt=salt, at_s=time.time(), num_tokens=num_tokens)
-        self._kept.append((seen, num_characters))
-        self._num_characters += num_characters
-        while len(self._kept) > self._max_prompts or self._num_characters > self._max_characters:
-            self._num_characters -= self._kept.popleft()[1]
+        packed = orjson.dumps(tools) if tools else b""
+        if self._kept and self._kept[-1].tools == packed:
+            packed = self._kept[-1].tools
+        self._kept.append(_Kept(messages, packed, salt, time.time(), num_tokens, num_bytes))
+        self._num_bytes += num_bytes
+        while len(self._kept) > self._max_prompts or self._num_bytes > self._max_bytes:
+            self._num_bytes -= self._kept.popleft().num_bytes
 
     def take_texts(self, texts: Sequence[str], prompts: Sequence[Prompt]) -> None:
         """Keep texts without a chat; `prompts` is what they became, as many for each."""
@@ -51,4 +72,14 @@ class PromptWindow:
 
     def prompts(self) -> list[SeenPrompt]:
         """The prompts, oldest first."""
-        return [seen for seen, _ in self._kept]
+        tools = {kept.tools: orjson.loads(kept.tools) if kept.tools else [] for kept in list(self._kept)}
+        return [
+            SeenPrompt(
+                tools=tools[kept.tools],
+                messages=kept.messages,
+                salt=kept.salt,
+                at_s=kept.at_s,
+                num_tokens=kept.num_tokens,
+            )
+            for kept in list(self._kept)
+        ]

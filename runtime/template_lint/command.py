@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runtime.errors import BadModel
 from runtime.lint_template import LintFlags
-from runtime.model_files import resolve_model
+from runtime.model_files import tokenizer_files
 from runtime.text.answer_form import find_answer_form
 from runtime.text.template import ChatTemplate, load_template
 from runtime.text.tokenizer import ModelFiles, Tokenizer
@@ -27,7 +27,7 @@ def lint_template(model: str | None, flags: LintFlags) -> int:
         BadModel: the model is not there, or has no chat template.
     """
     allowed = _names(flags.allow or "")
-    directory, name = _tokenizer_of(model)
+    directory, name = tokenizer_files(model)
     report = lint(_model(directory, flags), num_random=flags.random_chats, seed=flags.seed)
     if not report.num_conversations:
         raise ValueError(f"the chat template takes none of the chats: {next(iter(report.not_taken))}")
@@ -42,14 +42,6 @@ def _names(text: str) -> frozenset[str]:
     for name in names - RULES.keys() - WHAT.keys():
         raise ValueError(f"--allow takes names of {', '.join([*RULES, *WHAT])}, got {name}")
     return names
-
-
-def _tokenizer_of(model: str | None) -> tuple[Path, str]:
-    """The directory with the tokenizer's files, and the model's name; a directory without weights will do."""
-    if model is not None and (Path(model) / "tokenizer.json").is_file():
-        return Path(model), Path(model).resolve().name
-    files = resolve_model(model)
-    return files.tokenizer_dir, files.name
 
 
 def _model(directory: Path, flags: LintFlags) -> Model:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cli import run
+from tests.fakes import BOS, END_OF_TURN, text_ids, write_model_dir
 from tests.runtime.doctor.chats import NAMES, SYSTEM, tool
 
 
@@ -63,6 +64,19 @@ def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
     assert run(["doctor", str(log)], version="0") == 0
 
 
+def test_recorded_token_ids_are_read_with_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_model_dir(tmp_path / "model")
+    log = tmp_path / "log.jsonl"
+    with log.open("w") as rows:
+        for i in range(5):
+            ids = [BOS, *text_ids(f"system\nNow: 18:0{i}:31\n{SYSTEM}"), END_OF_TURN, *text_ids("user\nMend it.")]
+            row = {"timestamp": 1000.0 * i, "input_length": len(ids), "output_length": 1, "hash_ids": []}
+            rows.write(json.dumps({**row, "prompt_ids": ids}) + "\n")
+    assert run(["doctor", str(log), "--model", str(model)], version="0") == 1
+    shown = capsys.readouterr().out
+    assert "system, from token 5 on: a time, new in 4 of 4 turns" in shown
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -70,6 +84,7 @@ def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
         ("[]", "must be a JSON object"),
         ("{}", "no request with a prompt"),
         ("", "empty"),
+        ('{"hash_ids": []}', "--record-text"),
     ],
 )
 def test_a_log_that_is_none_ends_with_2_and_one_line(
