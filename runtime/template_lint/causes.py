@@ -57,6 +57,9 @@ REMEDY: dict[Cause, str] = {
     "other": "compare the two texts above with the template",
 }
 
+SEND_THOUGHTS = "have clients send reasoning_content back in their messages: then all rules hold for this chat"
+"""The remedy of what breaks only where they do not."""
+
 
 def cause_of(fork: Fork) -> Cause:
     """The likeliest cause."""

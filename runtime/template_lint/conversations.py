@@ -67,6 +67,11 @@ class Conversation:
         return messages
 
     @property
+    def always_thinks(self) -> bool:
+        """Whether there is a thought in every answer."""
+        return all(turn.answer.thought for turn in self.turns)
+
+    @property
     def is_whole(self) -> bool:
         """Whether each turn asks and answers something, and nothing is called that is not there."""
         called = {call.name for turn in self.turns for call in turn.answer.calls}
@@ -185,6 +190,8 @@ def smaller(conversation: Conversation) -> Iterator[Conversation]:
         yield replace(conversation, turns=turns[:k] + turns[k + 1 :])
     if conversation.system:
         yield replace(conversation, system="")
+    if not conversation.sends_thoughts:
+        yield replace(conversation, sends_thoughts=True)
     if conversation.tools:
         yield replace(conversation, tools=())
         if len(conversation.tools) > 1:

@@ -71,13 +71,24 @@ def lint(model: Model, *, num_random: int, seed: int) -> Report:
 def _chats(model: Model, num_random: int, seed: int) -> Iterator[Conversation]:
     with_tools = model.template.reads_tools and model.form.calls is not None
     with_thoughts = model.form.thoughts is not None
-    yield from systematic(with_tools=with_tools, with_thoughts=with_thoughts)
+    chats = list(systematic(with_tools=with_tools, with_thoughts=with_thoughts))
     for switch in _SWITCHES:
         if switch in model.template.variables:
-            for each in systematic(with_tools=with_tools, with_thoughts=False):
-                yield replace(each, variables={switch: False})
-    for i in range(num_random):
-        yield random_one(f"{seed}:{i}", with_tools=with_tools, with_thoughts=with_thoughts)
+            silent = systematic(with_tools=with_tools, with_thoughts=False)
+            chats += [replace(each, variables={switch: False}) for each in silent]
+    chats += [random_one(f"{seed}:{i}", with_tools=with_tools, with_thoughts=with_thoughts) for i in range(num_random)]
+    return (chat for chat in chats if not _opens_thought(chat, model) or chat.always_thinks)
+
+
+def _opens_thought(conversation: Conversation, model: Model) -> bool:
+    """Whether the template begins each answer inside a thought, so that there is always one."""
+    if model.form.thoughts is None:
+        return False
+    try:
+        prompt = model.render(conversation.opening() + conversation.asked(0), conversation, asks=True)
+    except Refused:
+        return False
+    return model.form.thoughts.is_open_in(prompt)
 
 
 def _forks(conversation: Conversation, model: Model) -> Iterator[Fork]:
@@ -89,7 +100,7 @@ def _forks(conversation: Conversation, model: Model) -> Iterator[Fork]:
 
 def _same(conversation: Conversation, model: Model, rule: Rule, cause: Cause) -> Fork | None:
     """The first fork of the kind in the chat."""
-    if not conversation.is_whole:
+    if not conversation.is_whole or (_opens_thought(conversation, model) and not conversation.always_thinks):
         return None
     try:
         return next(

@@ -98,7 +98,9 @@ def _generated(
     own = _own_message(answer, plain, k)
     rendered = model.render([*messages, own], conversation, asks=False)
     marked = model.render([*messages, {"role": "assistant", "content": _MARK}], conversation, asks=False)
-    common = min(num_shared(prompt, rendered), num_shared(prompt, marked))
+    common = len(prompt)
+    if not rendered.startswith(prompt):
+        common = min(num_shared(prompt, rendered), num_shared(prompt, marked))
     is_kept = common >= num_shared(prompt, history)
     written = _before_end(rendered[common:], model.tokenizer) if is_kept else plain
     if plain and answer.text != plain:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
-from .causes import REMEDY, WHAT, shape
+from .causes import REMEDY, SEND_THOUGHTS, WHAT, shape
 from .lint import Finding, Report
 from .play import told
 from .rules import RULES, Rule
@@ -110,7 +110,7 @@ def _cost(finding: Finding) -> str:
 
 def _finding(finding: Finding, allowed: Collection[str]) -> FindingJson:
     fork, cause = finding.fork, finding.cause
-    remedy = REMEDY[cause]
+    remedy = REMEDY[cause] if fork.conversation.sends_thoughts else SEND_THOUGHTS
     if finding.variables is not None:
         remedy = f"send chat_template_kwargs {json.dumps(finding.variables)}: then all rules hold for this chat"
     return {

@@ -88,6 +88,16 @@ ALWAYS_THINKING = _THINKING.replace("KEPT", "true").replace(
 )
 """Writes all reasoning, always."""
 
+OPEN_THOUGHT = _THINKING.replace("KEPT", "KEPT_OPEN").replace(
+    "{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}",
+    "{{- '<think>\\n' }}",
+)
+DEEPSEEK_R1 = OPEN_THOUGHT.replace("KEPT_OPEN", "false")
+"""Begins the answer inside a thought, which the history never has."""
+
+OPEN_ALWAYS = OPEN_THOUGHT.replace("KEPT_OPEN", "true")
+"""Begins the answer inside a thought, which stays."""
+
 LLAMA_3 = """
 {{- bos_token }}
 {%- if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}

@@ -13,6 +13,7 @@ from runtime.template_lint.rules import broken
 from tests.runtime.template_lint.templates import (
     ALWAYS_THINKING,
     CHATML,
+    DEEPSEEK_R1,
     GEMMA,
     GEMMA_2,
     GEMMA_2_UNTRIMMED,
@@ -21,6 +22,7 @@ from tests.runtime.template_lint.templates import (
     LLAMA_3,
     MISTRAL,
     MISTRAL_7B,
+    OPEN_ALWAYS,
     PLAIN_LINES,
     QWEN_3,
     QWEN_3_PRESERVING,
@@ -58,6 +60,22 @@ def test_reasoning_that_is_dropped_costs_the_tool_calls_before_the_last_question
         ("history", "generation_prompt"): None,  # the empty thought of enable_thinking=false
         ("answer", "reasoning"): None,
     }
+
+
+def test_a_thought_that_the_prompt_opens_and_the_history_lacks_costs_each_turn_from_its_answer_on() -> None:
+    report = lint(model_of(DEEPSEEK_R1, CHATML, eos="<|im_end|>"), num_random=10, seed=1)
+    found = {(each.fork.rule, each.cause): each.fork for each in report.findings}
+    assert found.keys() == {("history", "generation_prompt")}
+    fork = found["history", "generation_prompt"]
+    assert fork.before[fork.at_character :] == "<think>\n"
+    assert len(fork.conversation.turns) == 2
+
+
+def test_a_thought_that_the_prompt_opens_may_stay_as_it_was_generated() -> None:
+    report = lint(model_of(OPEN_ALWAYS, CHATML, eos="<|im_end|>"), num_random=10, seed=1)
+    (finding,) = report.findings
+    assert not finding.fork.conversation.sends_thoughts
+    assert "have clients send reasoning_content back" in as_text(report, model="open", allowed=())
 
 
 def test_a_variable_of_the_template_that_cures_it_is_found() -> None:
