@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from tests.e2e.server import Server, wait_until
 from tests.scheduler.kv_events.index import Subscriber
@@ -93,6 +96,19 @@ def test_an_index_of_a_real_server_is_right_after_evictions_losses_and_a_flush(
     wait_until(
         lambda: server.metric("axil_kv_event_messages_total") == subscriber.index.expected, "the metric tells how many"
     )
+
+
+def test_hashes_can_be_computed_again_from_what_the_documentation_says(server: Server, subscriber: Subscriber) -> None:
+    fingerprint = server.get("/server_info").json["internal_states"][0]["model_fingerprint"]
+    for fields, salt in (({}, ""), ({"cache_salt": "a tenant"}, "a tenant")):
+        served = _serve(server, 1, **fields)
+        subscriber.catch_up()
+        before = xxh3_64_intdigest(json.dumps([fingerprint, None, salt], separators=(",", ":")).encode())
+        for start in range(0, len(served) - PAGE_TOKENS + 1, PAGE_TOKENS):
+            token_ids = served[start : start + PAGE_TOKENS]
+            parent = before if start else None
+            before = xxh3_64_intdigest(struct.pack(f"<{PAGE_TOKENS}i", *token_ids), before)
+            assert subscriber.index.blocks[before] == (parent, token_ids, "" if start else salt)
 
 
 def test_messages_come_by_themselves(server: Server, subscriber: Subscriber) -> None:
