@@ -54,10 +54,11 @@ class Listing:
 
     def best(self) -> Entry | None:
         """Find the entry with the lowest key."""
-        heap = self._heap
+        heap, view = self._heap, self._view
         while heap:
-            if self._counts(heap[0]):
-                return heap[0]
+            entry = heap[0]
+            if entry.listed.entries[view] is entry:
+                return entry
             heappop(heap)
         return None
 
@@ -137,7 +138,7 @@ class Branch:
     @property
     def is_open(self) -> bool:
         """Whether one of its waiters may be tried: nobody is computing the page that all of them need next."""
-        return self.is_covered or not self.num_leaders
+        return not self.num_leaders or self.is_covered
 
     def up(self) -> Iterator[Branch]:
         """Visit this branch and those above it."""

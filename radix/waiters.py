@@ -20,6 +20,10 @@ from .pages import PageId, Pages, pages_of
 __all__ = ["AGE", "RANK", "Cached", "Waiter", "Waiters"]
 
 
+LOOK_PAGES = 512
+"""As many pages of what is waited for are compared with the tree at a time."""
+
+
 class Cached(Protocol):
     """What waiters ask of the tree."""
 
@@ -49,6 +53,7 @@ class Waiters:
         self.roots: dict[Namespace, Branch] = {}
         self.halts: dict[PageId, Branch] = {}
         self._tree = tree
+        self._look_bytes = LOOK_PAGES * page_tokens * TOKEN_BYTES
         self.pending_tokens = 0
         self._contests = (Listing(RANK), Listing(AGE))
 
@@ -191,8 +196,7 @@ class Waiters:
         stack = [top]
         while stack:
             branch = stack.pop()
-            rest = bytes(branch.key[(branch.cached - branch.start) * TOKEN_BYTES :])
-            place = self._tree.follow(branch.namespace, branch.place, rest)
+            place = self._followed(branch)
             if place.depth == branch.cached:
                 continue
             self._place(branch, place)
@@ -203,6 +207,18 @@ class Waiters:
             self._announce(branch)
         if top.parent is not None:
             self._announce(top.parent)
+
+    def _followed(self, branch: Branch) -> Place:
+        """Where the part of `branch` that the tree holds ends now. O(what is new), whatever the length of the rest."""
+        place = branch.place
+        with memoryview(branch.key) as key:
+            while place.depth < branch.end:
+                first = (place.depth - branch.start) * TOKEN_BYTES
+                part = bytes(key[first : first + self._look_bytes])
+                before, place = place, self._tree.follow(branch.namespace, place, part)
+                if (place.depth - before.depth) * TOKEN_BYTES < len(part):
+                    break
+        return place
 
     def _next_children(self, branch: Branch) -> list[Branch]:
         """Find the children of a covered branch whose first page the tree holds."""
@@ -326,16 +342,19 @@ class Waiters:
 
     def _announce(self, branch: Branch) -> None:
         """Carry who is first in `branch` up to where it competes: at the first branch with a cached part."""
-        for each in branch.up():
+        # The busiest loop of a queue: everything that arrives, starts or is computed comes through here.
+        each: Branch | None = branch
+        while each is not None:
+            is_open, entries = each.is_open, each.entries
             for view in VIEWS:
-                best = each.contests[view].best() if each.is_open else None
-                told = each.entries[view]
+                best = each.contests[view].best() if is_open else None
                 if best is None:
-                    each.entries[view] = None
-                elif told is None or told.first is not best.first:
+                    entries[view] = None
+                elif (told := entries[view]) is None or told.first is not best.first:
                     self._tell(each, view, best.first)
             if each.is_reached:
                 return
+            each = each.parent
 
     def _tell(self, branch: Branch, view: int, first: Waiter) -> None:
         key: Key = first.age if view == AGE else first.rank
