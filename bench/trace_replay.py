@@ -20,10 +20,11 @@ import numpy.typing as npt
 from radix.cache import Namespace, PrefixCache
 from radix.eviction.cost_aware import ATTENTION_TOKENS, CostAware
 from radix.eviction.policy import Policy
+from wire.recording import BLOCK_TOKENS
 
 from .command import CannotMeasure
+from .trace_shape import read_trace
 
-MOONCAKE_BLOCK_TOKENS = 512
 GAP_CAP_S = 600.0
 
 
@@ -45,12 +46,10 @@ class Trace:
 
 
 def read_mooncake(path: Path) -> Trace:
-    """Read `timestamp, input_length, hash_ids` lines."""
-    prompts = []
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        prompts.append(Prompt("", np.array(row["hash_ids"], np.int32), row["input_length"]))
-    return Trace(MOONCAKE_BLOCK_TOKENS, prompts)
+    """Read the blocks of each request."""
+    rows = read_trace(path, None)
+    prompts = [Prompt("", np.array(row.hash_ids, np.int32), row.input_length) for row in rows]
+    return Trace(BLOCK_TOKENS, prompts)
 
 
 def read_sessions(path: Path, *, num_sessions: int, seed: int) -> Trace:

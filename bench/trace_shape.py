@@ -1,61 +1,40 @@
 """W12: requests as they were recorded at a service, rebuilt from a trace of Mooncake's form. Knows no server.
 
-A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [block, …]}: equal blocks of
-512 tokens have equal numbers, so equal numbers get equal text here.
+What stands on a line is in `wire.recording`: equal blocks of 512 tokens have equal numbers, so equal numbers get equal
+text here.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from bench.command import CannotMeasure
 from bench.words import Draw, words
 from bench.workload import Conversation, Turn, Workload
-
-BLOCK_TOKENS = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """One line of a trace."""
-
-    timestamp: float
-    input_length: int
-    output_length: int
-    hash_ids: tuple[int, ...]
+from wire.recording import BLOCK_TOKENS, RecordedRequest, read_recording
 
 
-def read_trace(path: Path, num_requests: int | None) -> list[Recorded]:
-    """The requests in a trace, or the first `num_requests` of them.
+def read_trace(path: Path, num_requests: int | None) -> list[RecordedRequest]:
+    """The requests in a trace, or the first `num_requests` of them, as they arrived.
 
     Raises:
         CannotMeasure: it can't be read, or a line has another form.
     """
-    decode = msgspec.json.Decoder(Recorded).decode
     try:
-        with path.open("rb") as lines:
-            return [decode(line) for line in itertools.islice(lines, num_requests)]
-    except OSError as error:
-        raise CannotMeasure(f"--trace {path} can't be read: {error.strerror}") from error
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise CannotMeasure(
-            f"--trace {path} must have timestamp, input_length, output_length and hash_ids on each line: {error}"
-        ) from error
+        return sorted(read_recording(path, num_requests), key=lambda row: row.timestamp)
+    except ValueError as error:
+        raise CannotMeasure(f"--trace: {error}") from error
 
 
-def recorded(draw: Draw, *, trace: tuple[Recorded, ...], trace_speed: float = 1.0) -> Workload:
+def recorded(draw: Draw, *, trace: tuple[RecordedRequest, ...], trace_speed: float = 1.0) -> Workload:
     """The requests of a trace, each at its recorded time divided by `trace_speed`."""
     seed = draw.random.getrandbits(64)
     block_words = draw.tokens(BLOCK_TOKENS)
     first_ms = trace[0].timestamp
 
-    def prompt(request: Recorded) -> Iterator[str]:
+    def prompt(request: RecordedRequest) -> Iterator[str]:
         left = draw.tokens(request.input_length)
         for block in request.hash_ids:
             if left > 0:

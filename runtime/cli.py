@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from model_runner.config import RunnerConfig
@@ -30,6 +32,10 @@ _INTERRUPTED = 130
 _CHAT = "Chat with a model in the terminal: that of a running server (--url), or one that is loaded here."
 _BENCH = "Measure what this machine allows at most (memory, products) and the speed of prefill and decode beside it."
 _REPORT = "How much of all prompts a server found cached, how much could have been, and where the rest was lost."
+_REPLAY = (
+    "Send the requests of a recording (axil serve --record FILE, or a trace of Mooncake's form) to a server, and show "
+    "hit rate and times beside the recorded ones. Prompts are made up; what shared tokens then shares them again."
+)
 _GENERATE = "Load a model, continue a prompt, and show the continuation as it comes."
 
 
@@ -55,8 +61,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
                 return run_doctor(args)
             case "lint-template":
                 return run_lint_template(args)
-            case "report":
-                return _report(args)
+            case "report" | "replay":
+                return _ask_server(args)
             case "completion":
                 return _complete(version, args.shell)
             case _:
@@ -90,6 +96,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
     _add_chat(commands.add_parser("chat", help="chat with a model", description=_CHAT))
     _add_generate(commands.add_parser("generate", help="continue a prompt", description=_GENERATE))
     _add_server(commands.add_parser("report", help="where a server's prompt tokens are lost", description=_REPORT))
+    _add_replay(commands.add_parser("replay", help="send recorded requests to a server", description=_REPLAY))
     completion = commands.add_parser(
         "completion",
         help="print a script that completes commands and flags",
@@ -126,6 +133,29 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 def _add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"address of a running server (default: {DEFAULT_URL})")
     parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
+    _add_server(parser)
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--speed", type=_positive, default=1.0, metavar="X", help="so many times as fast as recorded")
+    pace.add_argument("--closed", type=_count, metavar="N", help="at no recorded times, but N requests open always")
+    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests in the file")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -168,12 +198,16 @@ def _use_engine(args: argparse.Namespace) -> int:
         return _error(error, _FAILED)
 
 
-def _report(args: argparse.Namespace) -> int:
+def _ask_server(args: argparse.Namespace) -> int:
     from .remote import ServerFailed
+    from .replay import Pace, replay
     from .report import report
 
     try:
-        return report(args.url, api_key=args.api_key)
+        if args.command == "report":
+            return report(args.url, api_key=args.api_key)
+        pace = Pace(speed=args.speed, closed=args.closed)
+        return replay(args.file, args.url, api_key=args.api_key, pace=pace, num_requests=args.limit)
     except ValueError as error:
         return _error(error, _USAGE)
     except ServerFailed as error:

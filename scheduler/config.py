@@ -35,6 +35,10 @@ class SchedulerConfig:
     overtake_seconds: float = flag(10.0, "Time for which later requests may go before a waiting one, at most.")
     explain_misses: bool = flag(True, "Say of each request why the part of its prompt that was not reused was not.")
     gap_report: bool = flag(True, "Estimate what a cache could have found at best, for GET /report and axil report.")
+    record: str | None = flag(
+        None, "File for lengths, times and shared prefixes of all requests, for axil replay; auto records nothing."
+    )
+    record_text: bool = flag(False, "With --record, also write the token ids of prompts, from which text can be read.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")
 
     def __post_init__(self) -> None:
@@ -53,6 +57,8 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.record_text and self.record is None:
+            raise ValueError("--record-text is for a recording; name its file with --record FILE")
         for name in ("overtake_tokens", "overtake_share", "overtake_seconds"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(self, name)}")

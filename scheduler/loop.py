@@ -20,6 +20,7 @@ from .kv_events.publisher import Publisher
 from .leave import fail_stalled
 from .outlines import Asker, Outlines, run_at
 from .plan import plan
+from .recorder import Recorder
 from .request import ClientId
 from .settle import settle
 from .state import Reply, State
@@ -63,6 +64,7 @@ class Loop:
     watchdog: Watchdog
     kv_events: Publisher | None = None
     outlines: Outlines = field(default_factory=Outlines)
+    recorder: Recorder | None = None
     clients: set[ClientId] = field(default_factory=set)
     busy_s: float = 0.0
     next_stats_s: float = 0.0
@@ -143,7 +145,10 @@ class Loop:
         self.clients.add(client)
         match message:
             case messages.Submit():
-                return intake.submit(self.state, client, message, now_s=now_s)
+                replies = intake.submit(self.state, client, message, now_s=now_s)
+                if self.recorder is not None and (request := self.state.waiting.get(message.request_id)) is not None:
+                    self.recorder.accepted(request)
+                return replies
             case messages.Cancel():
                 return intake.cancel(self.state, client, message.request_id)
             case messages.Finish():
@@ -199,6 +204,8 @@ class Loop:
             self.sockets.send_all(step)
 
     def _send(self, replies: list[Reply]) -> None:
+        if self.recorder is not None:
+            self.recorder.told(replies, now_s=time.monotonic())
         by_client: dict[ClientId, list[object]] = defaultdict(list)
         for reply in replies:
             by_client[reply.client].append(reply.message)

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -18,9 +19,10 @@ from wire import log as logs
 from wire import messages
 from wire.sockets import Endpoints, bound
 
-from .config import KvEventsConfig, SchedulerLaunch
+from .config import KvEventsConfig, SchedulerConfig, SchedulerLaunch
 from .kv_events.publisher import CannotPublish, Publisher
 from .loop import Loop, RunnerFailed, Sockets
+from .recorder import Recorder
 from .settle import OutOfStep
 from .state import Limits, State, make_state
 from .watchdog import Watchdog
@@ -65,13 +67,17 @@ def main() -> int:
         state = make_state(launch.config, limits, page_tokens=ready.page_tokens)
         try:
             kv_events = _publisher(launch.kv_events, state)
+            recorder = _recorder(launch.config, limits)
         except CannotPublish as error:
             child.tell(children.Failed(message=str(error)))
+            return 1
+        except OSError as error:
+            child.tell(children.Failed(message=f"--record {launch.config.record} can't be written: {error.strerror}"))
             return 1
         child.tell(children.Started(facts={"max_running": launch.config.max_running}))
         sockets = Sockets(requests=requests, plans=plans, results=results, stop_fd=stop_fd)
         watchdog = Watchdog(launch.num_ranks * [time.monotonic()])
-        loop = Loop(state=state, sockets=sockets, watchdog=watchdog, kv_events=kv_events)
+        loop = Loop(state=state, sockets=sockets, watchdog=watchdog, recorder=recorder, kv_events=kv_events)
         try:
             loop.run()
         except (RunnerFailed, OutOfStep) as error:
@@ -80,6 +86,8 @@ def main() -> int:
         finally:
             if kv_events is not None:
                 kv_events.close()
+            if recorder is not None:
+                recorder.close()
         sockets.send_all(messages.Stop())
     return 0
 
@@ -88,6 +96,15 @@ def _publisher(config: KvEventsConfig, state: State) -> Publisher | None:
     if config.kv_events is None:
         return None
     return Publisher(config, state.journal, num_pages=state.cache.num_pages)
+
+
+def _recorder(config: SchedulerConfig, limits: Limits) -> Recorder | None:
+    """Raises OSError when the file can't be made."""
+    if config.record is None:
+        return None
+    return Recorder(
+        Path(config.record), pool_tokens=limits.pool_tokens, with_ids=config.record_text, now_s=time.monotonic()
+    )
 
 
 def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> messages.Ready | None:

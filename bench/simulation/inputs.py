@@ -13,9 +13,10 @@ from bench.command import CannotMeasure
 from bench.shapes import SHAPES, make_workload
 from bench.simulation.instant import Prompt, agent_prompts, mooncake_prompts
 from bench.simulation.spoken import sessions_of
-from bench.simulation.traces import agent_sessions, mooncake_sessions, read_sessions
+from bench.simulation.traces import agent_sessions, mooncake_sessions, read_sessions, recorded_sessions
 from bench.simulation.workload import Workload
-from bench.trace_shape import BLOCK_TOKENS, read_trace
+from bench.trace_shape import read_trace
+from wire.recording import BLOCK_TOKENS
 
 SHAPE_POOLS = {"w10": (200_000, 400_000, 800_000), "w11": (40_000, 80_000)}
 SHAPE_POOL = (500_000,)
@@ -58,7 +59,7 @@ def shape(name: str, *, scale: float, seed: int) -> Input:
 
 
 def mooncake(path: Path, *, speed: float, concurrency: int | None) -> Input:
-    """A trace of Mooncake's form: requests at their recorded times, or in closed loop, so many open at any time.
+    """A trace of Mooncake's form, or recorded by `axil serve`: at its own times, or so many requests open at any time.
 
     Raises:
         CannotMeasure: the file is absent or holds something else.
@@ -66,9 +67,10 @@ def mooncake(path: Path, *, speed: float, concurrency: int | None) -> Input:
     trace = read_trace(path, None)
     if not trace:
         raise CannotMeasure(f"--trace {path} is empty")
+    sessions = mooncake_sessions if trace[0].row is None else recorded_sessions
     return Input(
         name=path.stem,
-        make=lambda: Workload(mooncake_sessions(trace, speed=speed), concurrency),
+        make=lambda: Workload(sessions(trace, speed=speed), concurrency),
         pools=MOONCAKE_POOLS,
         prompts=lambda: mooncake_prompts(trace),
         cut_prompts=lambda: mooncake_prompts(trace, is_whole=False),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from bench.simulation.traces import AgentSession, tokens_of_blocks
 from bench.simulation.workload import LARGEST_ID, TokenIds
-from bench.trace_shape import Recorded
 from radix.cache import Namespace, PrefixCache
 from scheduler.config import SchedulerConfig
 from scheduler.state import Limits, make_state
+from wire.recording import RecordedRequest
 
 NAMESPACE = Namespace("simulated", None, "")
 
@@ -45,7 +45,7 @@ class Hits:
         return 100 * self.cached_tokens / max(1, self.prompt_tokens)
 
 
-def mooncake_prompts(trace: Sequence[Recorded], *, is_whole: bool = True) -> Iterator[Prompt]:
+def mooncake_prompts(trace: Sequence[RecordedRequest], *, is_whole: bool = True) -> Iterator[Prompt]:
     """The prompts of a Mooncake trace in its order; without `is_whole` the last block is cut to the prompt's length."""
     for row in trace:
         token_ids = tokens_of_blocks(row.hash_ids)

@@ -2,10 +2,10 @@
 
 Equal block ids stand for equal tokens, so each block is given token ids of its own.
 
-Mooncake: see `bench.trace_shape`. Sessions: gzipped JSON lines {"block_size", "requests": [{"type", "t", "in", "out",
-"keep", "new": [[first, count], ...], "think_time", "api_time"}]}; a request's blocks are the first `keep` of the one
-before it and then the runs in `new`. An entry of type "subagent" nests requests of its own. Block ids mean something
-inside one session only.
+Mooncake and our own: see `wire.recording`. Sessions: gzipped JSON lines {"block_size", "requests": [{"type", "t", "in",
+"out", "keep", "new": [[first, count], ...], "think_time", "api_time"}]}; a request's blocks are the first `keep` of the
+one before it and then the runs in `new`. An entry of type "subagent" nests requests of its own. Block ids mean
+something inside one session only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy as np
 
 from bench.command import CannotMeasure
 from bench.simulation.workload import LARGEST_ID, Session, TokenIds, Turn, one_by_one, to_bytes
-from bench.trace_shape import BLOCK_TOKENS, Recorded
+from runtime.recorded_prompts import RecordedPrompts
+from wire.recording import BLOCK_TOKENS, RecordedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,7 +80,23 @@ def read_sessions(path: Path, *, num_sessions: int, seed: int) -> list[AgentSess
         raise CannotMeasure(f"--sessions: {path} holds no sessions: {error!r}") from error
 
 
-def mooncake_sessions(trace: Sequence[Recorded], *, speed: float) -> Iterator[Session]:
+def recorded_sessions(trace: Sequence[RecordedRequest], *, speed: float) -> Iterator[Session]:
+    """Every request of a recording of ours at its recorded time divided by `speed`.
+
+    What its prompt shares with others it shares to the token, and an answer that was continued is so again.
+    """
+    fresh = _Fresh(0)
+    prompts = RecordedPrompts(trace, lambda _, count: fresh.tokens(count))
+    first_ms = trace[0].timestamp
+    for place, row in enumerate(trace):
+        prompt = prompts.prompt(place)
+        output = fresh.tokens(max(1, row.output_length))
+        prompts.tell_answer(place, output)
+        turn = Turn(to_bytes(prompt), output, salt=row.salt)
+        yield Session((turn,), (row.timestamp - first_ms) / 1000 / speed)
+
+
+def mooncake_sessions(trace: Sequence[RecordedRequest], *, speed: float) -> Iterator[Session]:
     """Every request at its recorded time divided by `speed`; its output is its own."""
     num_blocks = 1 + max(max(row.hash_ids) for row in trace)
     fresh = _Fresh(num_blocks * BLOCK_TOKENS)

@@ -10,12 +10,13 @@ import pytest
 from bench.command import CannotMeasure
 from bench.questions import read_questions
 from bench.shapes import SHAPES, make_workload
-from bench.trace_shape import Recorded, read_trace
+from bench.trace_shape import read_trace
 from bench.workload import Conversation, Turn, Workload
+from wire.recording import RecordedRequest
 
 TRACE = (
-    Recorded(timestamp=1000, input_length=1100, output_length=80, hash_ids=(1, 2, 3)),
-    Recorded(timestamp=3000, input_length=1400, output_length=8, hash_ids=(1, 2, 4)),
+    RecordedRequest(timestamp=1000, input_length=1100, output_length=80, hash_ids=(1, 2, 3)),
+    RecordedRequest(timestamp=3000, input_length=1400, output_length=8, hash_ids=(1, 2, 4)),
 )
 NEEDED: dict[str, dict[str, object]] = {"w12": {"trace": TRACE}}
 

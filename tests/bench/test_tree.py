@@ -15,7 +15,10 @@ from radix.eviction.lru import Lru
 
 
 def write_mooncake(path: Path, prompts: list[list[int]]) -> Path:
-    rows = [{"timestamp": i, "input_length": 512 * len(ids) - 12, "hash_ids": ids} for i, ids in enumerate(prompts)]
+    rows = [
+        {"timestamp": i, "input_length": 512 * len(ids) - 12, "output_length": 1, "hash_ids": ids}
+        for i, ids in enumerate(prompts)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -1,0 +1,66 @@
+"""Rows of recorded traffic: Mooncake's four fields, and ours behind them; one JSON object a line. Knows no text.
+
+A reader of Mooncake's traces reads `timestamp`, `input_length`, `output_length` and `hash_ids` (blocks of 512 tokens;
+equal numbers are equal beginnings). Ours say to the token what prompts share: the first `shared_tokens` of this prompt
+are those of row `follows`, of its prompt and, beyond that, of its answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+BLOCK_TOKENS = 512
+"""Tokens in a block of `hash_ids`."""
+
+
+class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. `timestamp` is its arrival, in ms since the recording began; rows stand in the order of their ends.
+
+    `row` counts the rows of a file from 0; without it the row is not ours. `salt` is a hash of the cache salt, empty
+    without one. `ttft_ms` is None when it ended before its first token. `cause` is why the first token that was not
+    found cached was not (`wire.messages.MissCause`). `prompt_ids` is there only with `--record-text`.
+    """
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+    row: int | None = None
+    follows: int | None = None
+    shared_tokens: int = 0
+    salt: str = ""
+    cached_tokens: int | None = None
+    ttft_ms: float | None = None
+    latency_ms: float | None = None
+    end: str = ""
+    cause: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+
+
+encode_row = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(RecordedRequest).decode
+
+
+def read_recording(path: Path, num_requests: int | None = None) -> list[RecordedRequest]:
+    """The requests in a file, or its first `num_requests`, in the file's order.
+
+    Raises:
+        ValueError: it can't be read, or a line has another form.
+    """
+    rows: list[RecordedRequest] = []
+    try:
+        with path.open("rb") as lines:
+            for line in itertools.islice(lines, num_requests):
+                rows.append(_decode(line))
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from error
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ValueError(
+            f"{path}, line {len(rows) + 1}: {error}."
+            " Each line must have timestamp, input_length, output_length and hash_ids"
+        ) from error
+    return rows
