@@ -8,10 +8,11 @@ EDITABLE := --config-settings editable_mode=compat
 CLIENTS := $(CURDIR)/.venv-clients
 MODEL ?=
 SERVE_FLAGS ?=
+SOAK_FLAGS ?=
 GPU_BUILD_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check clients bench docs gpu-build size clean
+.PHONY: help setup setup-dev serve test check soak clients bench docs gpu-build size clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -57,6 +58,9 @@ check: setup-dev ## format, lint, types, architecture
 
 test: check ## everything
 	$(BIN)/python -m pytest
+
+soak: setup-dev ## ten minutes of made-up requests and inputs for parsers (SOAK_FLAGS='--minutes 1 --seed 7')
+	$(BIN)/python -m tests.fuzz.soak $(SOAK_FLAGS)
 
 $(CLIENTS)/.installed: tests/clients/requirements.txt
 	$(PYTHON) -m venv $(CLIENTS)
