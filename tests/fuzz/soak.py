@@ -1,7 +1,8 @@
 """`make soak`: requests and parsers' inputs made up for minutes, and what must be left in the end.
 
-Every parser runs under atheris in a process of its own while schemathesis asks a real server of a small model. Nothing
-may fail or hang, no answer may be a 5xx, and in the end nothing is open and every page is free or cached.
+The parsers run under atheris, one after another in processes of their own, while schemathesis asks a real server of a
+small model. Nothing may fail or hang, no answer may be a 5xx, and in the end nothing is open and every page is free or
+cached.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.e2e.server import Server
@@ -29,26 +31,26 @@ def main() -> int:
     seconds = round(60 * options.minutes)
     folder = Path(tempfile.mkdtemp(prefix="axil-soak-"))
     print(f"seed {options.seed}, {seconds} s, findings in {folder}", flush=True)
-    fuzzers = {name: _fuzzer(name, seconds, folder) for name in TARGETS}
-    found = []
-    try:
-        found += _soaked_server(folder, seconds, options.seed)
-    finally:
-        for name, fuzzer in fuzzers.items():
-            status = fuzzer.wait(timeout=seconds + 120)
-            log = (folder / f"{name}.log").read_text(errors="replace")
-            stats = [line.split()[-1] for line in log.splitlines() if "number_of_executed_units" in line]
-            print(f"{name}: {stats[0] if stats else '?'} inputs, status {status}", flush=True)
-            found += [f"{name}: see {folder / name}.log"] if status else []
+    with ThreadPoolExecutor(1) as pool:
+        parsers = pool.submit(_soaked_parsers, folder, seconds)
+        found = _soaked_server(folder, seconds, options.seed) + parsers.result()
     for finding in found:
         print(f"FOUND {finding}")
     return 1 if found else 0
 
 
-def _fuzzer(name: str, seconds: int, folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / f"{name}.log").open("wb") as log:
-        command = [sys.executable, "-m", "tests.fuzz.guided", name, str(seconds), str(folder)]
-        return subprocess.Popen(command, stdout=log, stderr=log)
+def _soaked_parsers(folder: Path, seconds: int) -> list[str]:
+    found = []
+    for name in TARGETS:
+        log_path = folder / f"{name}.log"
+        command = [sys.executable, "-m", "tests.fuzz.guided", name, str(max(1, seconds // len(TARGETS))), str(folder)]
+        with log_path.open("wb") as log:
+            status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+        lines = log_path.read_text(errors="replace").splitlines()
+        stats = [line.split()[-1] for line in lines if "number_of_executed_units" in line]
+        print(f"{name}: {stats[0] if stats else '?'} inputs, status {status}", flush=True)
+        found += [f"{name}: see {log_path}"] if status else []
+    return found
 
 
 def _soaked_server(folder: Path, seconds: int, seed: int) -> list[str]:

@@ -32,7 +32,7 @@ from wire.errors import Refused
 
 Target = Callable[[bytes], None]
 
-_STRINGS = {"type": "object", "properties": {"s": {"type": "string"}}}
+_STRINGS: dict[str, object] = {"type": "object", "properties": {"s": {"type": "string"}}}
 _TOOLS = [Tool(name=name, parameters=_STRINGS) for name in ("f", "g")]
 _BODIES = [route.body for route in ROUTES if route.body is not None]
 
