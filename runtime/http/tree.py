@@ -19,6 +19,7 @@ from runtime.client import SchedulerClient
 from wire.errors import Refused
 from wire.messages import Outline, Stats, bytes_to_ids
 
+from .access import is_operator
 from .errors import envelope, json_response
 from .fields import read_query
 from .front import FRONT
@@ -66,12 +67,14 @@ async def show_tree(request: web.Request) -> web.Response:
     """The tree of cached prefixes: its largest parts as columns, and the scheduler's figures.
 
     Of what is too small to be shown, each node has one entry with `page` -1 and the number of `nodes` in it. Ask for
-    what is `under` a node's page to see more.
+    what is `under` a node's page to see more. `may_read_text` says whether /tree/text answers whoever asks so.
     """
     asked = read_query(request, _TREE_QUERY)
     under = asked.get("under")
     assert under is None or isinstance(under, int)
     body = await request.app[OUTLINES].answer(request.app[FRONT].generator.client, under)
+    may_read = b"true" if is_operator(request) else b"false"
+    body = b'{"may_read_text":' + may_read + b"," + body[1:]
     return web.Response(body=body, content_type="application/json", headers=_NEVER_STORED)
 
 

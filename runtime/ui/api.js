@@ -29,8 +29,3 @@ async function ask(path) {
 
 export const json = async (path) => (await ask(path)).json();
 export const text = async (path) => (await ask(path)).text();
-
-// The routes that this server has; what it lacks is not asked for. None are known without a key that opens the list.
-export async function routes() {
-  return new Set(Object.keys((await json("openapi.json")).paths));
-}

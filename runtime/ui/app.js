@@ -9,10 +9,14 @@ import { Icicle } from "./icicle.js";
 import { Outline } from "./outline.js";
 import * as panels from "./panels.js";
 import { histograms } from "./prometheus.js";
+import { findings, requestsTable } from "./tables.js";
 import { Texts } from "./texts.js";
 
 const EVERY_MS = 1000;
 const LABELLED = 40;
+const LISTED = 40;
+const REQUESTS_EVERY_MS = 2500;
+const DOCTOR_EVERY_MS = 15000;
 const byId = (id) => document.getElementById(id);
 
 const history = new History();
@@ -64,6 +68,7 @@ async function take() {
     latestTtft.at = performance.now();
     latestTtft.value = histograms(metrics, "axil_time_to_first_token_seconds", "reuse");
   }
+  texts.mayRead = tree.may_read_text;
   const outline = new Outline(tree);
   if (!outline.count && page != null) return goTo(0); // what was looked into is not cached any more
   history.add({ at: tree.at, outline, stats: tree.stats, ttft: latestTtft.value });
@@ -80,6 +85,29 @@ function failed(error) {
     byId("key-dialog").showModal();
   }
   if (!history.moments.length) empty("Nothing to show yet", isKey ? "Give a key to see what is cached." : "The server doesn’t answer, or is loading its model. This page keeps asking.");
+}
+
+// Asks for what a server may lack; its card is shown once there is an answer.
+async function learnOf(path, cardId, fill, everyMs) {
+  if (!document.hidden && !looked) {
+    try {
+      fill(await json(path));
+      byId(cardId).hidden = false;
+    } catch {
+      byId(cardId).hidden = true;
+    }
+  }
+  setTimeout(learnOf, everyMs, path, cardId, fill, everyMs);
+}
+
+function fillRequests({ requests }) {
+  byId("requests").replaceChildren(...requestsTable(requests));
+  byId("requests-note").textContent = requests.length ? `the latest ${requests.length}` : "";
+}
+
+function fillDoctor(diagnosis) {
+  byId("doctor").replaceChildren(...findings(diagnosis));
+  byId("doctor-note").textContent = `of the last ${counted(diagnosis.requests, "prompt")}`;
 }
 
 // --- showing
@@ -170,7 +198,7 @@ function say(i) {
 
 function textCame(node) {
   const known = texts.known.get(node);
-  if (known?.text) icicle.labels.set(node, known.text.replace(/\s+/g, " ").trim());
+  if (known?.text) icicle.labels.set(node, known.text.replace(/<\|[^|]*\|>/g, " ").replace(/\s+/g, " ").trim());
   icicle.draw();
   if (hovering.i >= 0 && icicle.outline && icicle.outline.key(hovering.i) === node) showCard(hovering.i, hovering.x, hovering.y);
 }
@@ -293,6 +321,8 @@ byId("crumbs").replaceChildren(...panels.crumbs(places, goTo));
 byId("key").textContent = key.get() ? "Key in use" : "Admin key…";
 learn();
 poll();
+learnOf(`requests?limit=${LISTED}`, "requests-card", fillRequests, REQUESTS_EVERY_MS);
+learnOf("doctor", "doctor-card", fillDoctor, DOCTOR_EVERY_MS);
 
 // For tests and for looking into it by hand.
 globalThis.axilView = { icicle, history, Outline };

@@ -2,10 +2,12 @@
 
 import { ramp, scales, styles } from "./colours.js";
 import { counted, tokens } from "./format.js";
-import { firstEndingBehind } from "./outline.js";
+import { firstBehind } from "./outline.js";
 
-const ROW = 26;
-const NARROWEST = 2;
+const LOWEST_ROW = 26;
+const HIGHEST_ROW = 44;
+const FEWEST_ROWS = 5;
+const NARROWEST = 3;
 const MARKED_VICTIMS = 16;
 const LABEL_FROM = 44;
 const FONT = '12px Inter, "Segoe UI", system-ui, sans-serif';
@@ -27,6 +29,7 @@ export class Icicle {
     this.labels = new Map();
     this.frames = [];
     this.isDue = false;
+    this.row = LOWEST_ROW;
     this.restyle();
     new ResizeObserver(() => this.#resize()).observe(canvas);
     this.#listen();
@@ -37,6 +40,7 @@ export class Icicle {
     this.ink = styles("use", "next", "rest", "card", "grid", "accent", "soft", "ink");
     this.ramp = ramp(this.theme, this.by);
     this.hatch = this.#hatched();
+    this.steps = this.#steps();
     this.draw();
   }
 
@@ -49,8 +53,10 @@ export class Icicle {
   show(outline) {
     const [hovered, selected] = [this.hovered, this.selected].map((i) => (i >= 0 && this.outline ? this.outline.key(i) : null));
     this.outline = outline;
+    this.steps = this.#steps();
     this.hovered = outline.find(hovered);
     this.selected = outline.find(selected);
+    this.#measure();
     this.#clamp(this.view);
     this.draw();
   }
@@ -85,7 +91,7 @@ export class Icicle {
     const { x0, x1, level } = this.outline;
     const width = Math.min(1, Math.max(CLOSEST, (x1[i] - x0[i]) / share));
     const middle = (x0[i] + x1[i]) / 2;
-    this.#glide({ x0: middle - width / 2, x1: middle + width / 2, y: level[i] * ROW - this.height / 3 });
+    this.#glide({ x0: middle - width / 2, x1: middle + width / 2, y: level[i] * this.row - this.height / 3 });
   }
 
   pan(dx, dy) {
@@ -99,7 +105,7 @@ export class Icicle {
   box(i) {
     const scale = this.width / (this.view.x1 - this.view.x0);
     const left = (this.outline.x0[i] - this.view.x0) * scale;
-    return { left, right: left + (this.outline.x1[i] - this.outline.x0[i]) * scale, top: this.outline.level[i] * ROW - this.view.y, height: ROW };
+    return { left, right: left + (this.outline.x1[i] - this.outline.x0[i]) * scale, top: this.outline.level[i] * this.row - this.view.y, height: this.row };
   }
 
   // The widest nodes in sight, for those who want to label them.
@@ -109,8 +115,8 @@ export class Icicle {
     const shown = [];
     const least = ((this.view.x1 - this.view.x0) * LABEL_FROM * 1.6) / this.width;
     for (let i = 0; i < this.outline.count; i++) {
-      const y = level[i] * ROW - this.view.y;
-      if (x1[i] - x0[i] >= least && x1[i] > this.view.x0 && x0[i] < this.view.x1 && y > -ROW && y < this.height) shown.push(i);
+      const y = level[i] * this.row - this.view.y;
+      if (x1[i] - x0[i] >= least && x1[i] > this.view.x0 && x0[i] < this.view.x1 && y > -this.row && y < this.height) shown.push(i);
     }
     return shown.sort((one, other) => x1[other] - x0[other] - (x1[one] - x0[one])).slice(0, count);
   }
@@ -119,7 +125,7 @@ export class Icicle {
     this.selected = i;
     if (i >= 0) {
       const { left, right, top } = this.box(i);
-      if (right - left < 20 || left > this.width - 20 || right < 20 || top < 0 || top > this.height - ROW) this.lookAt(i, 0.4);
+      if (right - left < 20 || left > this.width - 20 || right < 20 || top < 0 || top > this.height - this.row) this.lookAt(i, 0.4);
     }
     this.on.select(i);
     this.draw();
@@ -153,7 +159,7 @@ export class Icicle {
     view.x0 = Math.min(Math.max(view.x0, 0), 1 - width);
     view.x1 = view.x0 + width;
     const rows = this.outline?.rows.length ?? 0;
-    view.y = Math.max(0, Math.min(view.y, rows * ROW - this.height));
+    view.y = Math.max(0, Math.min(view.y, rows * this.row - this.height));
     return view;
   }
 
@@ -166,8 +172,15 @@ export class Icicle {
     this.canvas.width = Math.round(this.width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.#measure();
     this.#clamp(this.view);
     this.draw();
+  }
+
+  // A tree of few rows fills the canvas too.
+  #measure() {
+    const rows = Math.max(FEWEST_ROWS, this.outline?.rows.length ?? 0);
+    this.row = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(this.height / rows)));
   }
 
   #paint() {
@@ -175,9 +188,9 @@ export class Icicle {
     context.clearRect(0, 0, this.width, this.height);
     if (!outline || !this.width) return;
     this.later = [];
-    const first = Math.max(0, Math.floor(this.view.y / ROW));
-    const last = Math.min(outline.rows.length - 1, Math.floor((this.view.y + this.height) / ROW));
-    for (let level = first; level <= last; level++) this.#paintRow(outline.rows[level], level * ROW - this.view.y);
+    const first = Math.max(0, Math.floor(this.view.y / this.row));
+    const last = Math.min(outline.rows.length - 1, Math.floor((this.view.y + this.height) / this.row));
+    for (let level = first; level <= last; level++) this.#paintRow(outline.rows[level], outline.ends[level], level * this.row - this.view.y);
     context.font = FONT;
     context.textBaseline = "middle";
     for (const [i, left, right, top] of this.later) this.#mark(i, left, right, top);
@@ -185,34 +198,38 @@ export class Icicle {
     if (this.hovered >= 0 && this.hovered !== this.selected) this.#frame(this.hovered, this.ink.ink, 1.5);
   }
 
-  // Nodes narrower than two pixels share a strip of two pixels: however many there are, a row costs no more than its pixels.
-  #paintRow(row, top) {
-    const { context, outline, view } = this;
-    const { x0, x1, held, victim } = outline;
+  // Nodes narrower than three pixels share a strip of three pixels: however many there are, a row costs no more than its pixels.
+  #paintRow(row, ends, top) {
+    const { context, outline, view, steps } = this;
+    const { x0, held, victim } = outline;
     const scale = this.width / (view.x1 - view.x0);
-    const values = this.by === "age" ? outline.ageS : outline.hits;
-    const place = scales[this.by].place;
-    let i = firstEndingBehind(row, x1, view.x0);
+    let i = firstBehind(ends, view.x0);
     let fill = null;
     while (i < row.length) {
       const node = row[i];
       const left = (x0[node] - view.x0) * scale;
       if (left > this.width) return;
-      let right = (x1[node] - view.x0) * scale;
+      let right = (ends[i] - view.x0) * scale;
       let next = i + 1;
       if (right - left < NARROWEST) {
-        next = Math.max(next, firstEndingBehind(row, x1, view.x0 + (left + NARROWEST) / scale, i + 1));
+        next = firstBehind(ends, view.x0 + (left + NARROWEST) / scale, next);
         right = left + NARROWEST;
       }
-      const wanted = outline.isFolded(node) ? this.hatch : this.ramp.fills[this.ramp.step(place(values[node]))];
+      const wanted = outline.isFolded(node) ? this.hatch : this.ramp.fills[steps[node]];
       if (wanted !== fill) context.fillStyle = fill = wanted;
       const from = Math.max(left, -1);
       const width = Math.min(right, this.width + 1) - from;
-      context.fillRect(from, top, width > 4 ? width - 1 : width, ROW - 1.5);
+      context.fillRect(from, top, width > 4 ? width - 1 : width, this.row - 1.5);
       const isMarked = held[node] > 0 || (victim[node] >= 0 && victim[node] < MARKED_VICTIMS && this.#isLast(node));
       if (isMarked || width >= LABEL_FROM) this.later.push([node, from, from + width, top]);
       i = next;
     }
+  }
+
+  // The colour of each node, as its place on the ramp.
+  #steps() {
+    const values = this.outline && (this.by === "age" ? this.outline.ageS : this.outline.hits);
+    return values && Uint8Array.from(values, (value) => this.ramp.step(scales[this.by].place(value)));
   }
 
   #isLast(i) {
@@ -226,14 +243,14 @@ export class Icicle {
     if (outline.victim[i] >= 0 && outline.victim[i] < MARKED_VICTIMS && this.#isLast(i)) {
       context.globalAlpha = 1 - (0.75 * outline.victim[i]) / MARKED_VICTIMS;
       context.fillStyle = ink.next;
-      context.fillRect(left, top, Math.max(2, Math.min(4, width)), ROW - 1.5);
+      context.fillRect(left, top, Math.max(2, Math.min(4, width)), this.row - 1.5);
       context.globalAlpha = 1;
       inset = 10;
     }
     if (outline.held[i] > 0) {
       context.strokeStyle = ink.use;
       context.lineWidth = 2;
-      if (width > 6) context.strokeRect(left + 1, top + 1, width - 2, ROW - 3.5);
+      if (width > 6) context.strokeRect(left + 1, top + 1, width - 2, this.row - 3.5);
       else {
         context.fillStyle = ink.use;
         context.fillRect(left, top, Math.max(2, width), 3);
@@ -242,9 +259,8 @@ export class Icicle {
     if (width < LABEL_FROM) return;
     const most = Math.floor((width - inset - 6) / CHARACTER);
     const text = this.#label(i);
-    const values = this.by === "age" ? outline.ageS : outline.hits;
-    context.fillStyle = outline.isFolded(i) ? ink.ink : this.ramp.inks[this.ramp.step(scales[this.by].place(values[i]))];
-    context.fillText(text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`, left + inset, top + (ROW - 1.5) / 2 + 0.5);
+    context.fillStyle = outline.isFolded(i) ? ink.ink : this.ramp.inks[this.steps[i]];
+    context.fillText(text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`, left + inset, top + (this.row - 1.5) / 2 + 0.5);
   }
 
   #label(i) {
@@ -259,7 +275,7 @@ export class Icicle {
     const from = Math.max(left, -4);
     this.context.strokeStyle = colour;
     this.context.lineWidth = thickness;
-    this.context.strokeRect(from + thickness / 2, top + thickness / 2, Math.max(2, Math.min(right, this.width + 4) - from - 1 - thickness), ROW - 1.5 - thickness);
+    this.context.strokeRect(from + thickness / 2, top + thickness / 2, Math.max(2, Math.min(right, this.width + 4) - from - 1 - thickness), this.row - 1.5 - thickness);
   }
 
   #hatched() {
@@ -284,7 +300,7 @@ export class Icicle {
   nodeAt(x, y) {
     if (!this.outline) return -1;
     const share = this.view.x0 + (x / this.width) * (this.view.x1 - this.view.x0);
-    return this.outline.at_(share, Math.floor((y + this.view.y) / ROW));
+    return this.outline.at_(share, Math.floor((y + this.view.y) / this.row));
   }
 
   hover(i, x = 0, y = 0) {

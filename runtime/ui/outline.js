@@ -1,7 +1,7 @@
 // One picture of the tree, as typed columns with a place for each node. Knows no canvas.
 
 // Takes the JSON of `GET /tree`. Node i lies from x0[i] to x1[i] (shares of all tokens) in row level[i]; `rows` lists the
-// nodes of each row from left to right.
+// nodes of each row from left to right, and `ends` where each of them ends.
 export class Outline {
   constructor({ nodes, namespaces = [], num_nodes = 0, at = 0, took_ms = 0 }) {
     const count = nodes.above.length;
@@ -30,6 +30,7 @@ export class Outline {
     this.sum = 0;
     for (let i = 0; i < count; i++) if (this.above[i] < 0) this.sum += this.total[i];
     this.#place();
+    this.ends = this.rows.map((row) => Float64Array.from(row, (i) => this.x1[i]));
   }
 
   // Children keep their order from picture to picture: by the page that they begin with, what is folded last.
@@ -103,7 +104,7 @@ export class Outline {
   at_(x, level) {
     const row = this.rows[level];
     if (!row) return -1;
-    const i = firstEndingBehind(row, this.x1, x);
+    const i = firstBehind(this.ends[level], x);
     return i < row.length && this.x0[row[i]] <= x ? row[i] : -1;
   }
 
@@ -114,13 +115,17 @@ export class Outline {
   }
 }
 
-// The first place in a row whose node ends behind x.
-export function firstEndingBehind(row, x1, x, from = 0) {
-  let low = from;
-  let high = row.length;
+// The first place from `from` on, in numbers that rise, of one above x. Mostly it is near: the steps to it grow.
+export function firstBehind(numbers, x, from = 0) {
+  let [low, step] = [from, 1];
+  while (low + step < numbers.length && numbers[low + step] <= x) {
+    low += step;
+    step *= 2;
+  }
+  let high = Math.min(low + step, numbers.length);
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (x1[row[middle]] > x) high = middle;
+    if (numbers[middle] > x) high = middle;
     else low = middle + 1;
   }
   return low;

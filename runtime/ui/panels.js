@@ -2,8 +2,8 @@
 
 import { counted, duration, element, percent, tokens } from "./format.js";
 
-function tile(title, value, note, extra) {
-  const shown = element("p", { className: "value" }, ...value);
+function tile(title, value, note, extra, isPair = false) {
+  const shown = element("p", { className: isPair ? "value pair" : "value" }, ...value);
   return element("article", { className: "tile" }, element("h2", { text: title }), shown, extra, element("p", { className: "note", text: note, title: note }));
 }
 
@@ -27,9 +27,9 @@ export function tiles({ stats, figures }) {
   return [
     tile("Hit rate", [isBusy ? percent(figures.hitRate) : percent(figures.hitRateEver), small("%")],
       isBusy ? `last 15 s; ${percent(figures.hitRateEver)} % since the start` : stats.prompt_tokens_total ? "since the start; no prompts now" : "no prompts yet"),
-    tile("Time to first token", [ttftOf("hit"), small(" hit  "), ttftOf("miss"), small(" miss")], "medians of the last 30 s"),
+    tile("Time to first token", [ttftOf("hit"), small(" hit  "), ttftOf("miss"), small(" miss")], "medians of the last 30 s", null, true),
     tile("Pool", [percent(1 - stats.free_pages / pool), small("% filled")], `${tokens(held * pageTokens)} in use, ${tokens(stats.evictable_pages * pageTokens)} cached, of ${tokens(stats.num_pages * pageTokens)}`, meter),
-    tile("Next victim", withUnit(duration(figures.nextVictimS)), figures.beltS != null ? `unused for so long; the belt is ${duration(figures.beltS)}` : figures.nextVictimS != null ? "unused for so long" : "nothing can be evicted"),
+    tile("Next victim", withUnit(duration(figures.nextVictimS)), figures.beltS != null ? `unused for so long; the belt is ${duration(figures.beltS)} long` : figures.nextVictimS != null ? "unused for so long" : "nothing can be evicted"),
     tile("Queue", [tokens(stats.num_waiting), small(" waiting")], `${tokens(stats.num_running)} of ${tokens(stats.max_running)} rows run`),
     tile("Output", [figures.tokensPerS == null ? "–" : tokens(figures.tokensPerS), small(" tok/s")], `${counted(stats.requests_total, "request")}, ${counted(stats.evicted_pages_total, "page")} evicted`),
   ];

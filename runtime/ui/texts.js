@@ -11,13 +11,13 @@ export class Texts {
     this.known = new Map();
     this.wanted = [];
     this.isAsking = false;
-    this.mayRead = null;
+    this.mayRead = false; // until the server says otherwise
   }
 
   // Another key may read more, or less.
   forget() {
     this.known.clear();
-    this.mayRead = null;
+    this.mayRead = false;
   }
 
   // What is known of a node's text: {text} or {why}; null while it's being asked for.
@@ -46,7 +46,6 @@ export class Texts {
       if (this.known.has(node)) continue;
       try {
         const answer = await json(`tree/text?page=${page}&digest=${digest}`);
-        this.mayRead = true;
         const more = answer.tokens - answer.shown_tokens;
         this.known.set(node, { text: more > 0 ? `${answer.text} …` : answer.text });
       } catch (error) {

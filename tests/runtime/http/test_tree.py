@@ -46,6 +46,7 @@ async def test_the_tree_is_told_as_columns_with_salts_only_as_digests(
     assert {len(values) for values in nodes.values()} == {tree["num_nodes"]} == {5}
     assert [space["salt_digest"] is None for space in tree["namespaces"]] == [True, False]
     assert tree["stats"]["page_tokens"] == 16
+    assert tree["may_read_text"]
 
 
 async def test_however_many_ask_in_a_second_the_scheduler_is_asked_once(
@@ -68,7 +69,9 @@ async def test_text_is_for_the_admin_key_and_lengths_for_every_key(guarded: Serv
         async with http.get("/tree") as response:
             assert response.status == 401
         async with http.get("/tree", headers=user) as response:
-            nodes = (await response.json())["nodes"]
+            tree = await response.json()
+            assert not tree["may_read_text"]
+            nodes = tree["nodes"]
             assert "bicycle" not in await response.text()
         longest = nodes["tokens"].index(max(nodes["tokens"]))
         query = {"page": str(nodes["page"][longest]), "digest": nodes["digest"][longest]}

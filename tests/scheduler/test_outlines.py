@@ -1,0 +1,79 @@
+"""Outlines for those who look: one walk for many, for a hundredth of the time at most, and salts nobody can read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radix.cache import PrefixCache
+from radix.outline import Column
+from scheduler.outlines import FRESH_S, TIME_SHARE, Asker, Outlines
+from scheduler.request import ClientId
+from scheduler.state import Reply
+from tests.radix.serving import CHAT, OTHER, serve
+from wire.messages import ControlReply, Outline
+
+
+@pytest.fixture
+def cache() -> PrefixCache:
+    cache = PrefixCache(num_pages=64, page_tokens=4)
+    cache.tell_time(10.0)
+    serve(cache, range(20), CHAT)
+    serve(cache, range(9), OTHER)
+    return cache
+
+
+def asker(control_id: int) -> Asker:
+    return Asker(ClientId(b"tokenizer"), control_id)
+
+
+def outline_in(reply: Reply) -> Outline:
+    assert isinstance(reply.message, ControlReply)
+    assert reply.message.outline is not None
+    return reply.message.outline
+
+
+def test_nobody_asks_and_nothing_is_made(cache: PrefixCache) -> None:
+    outlines = Outlines()
+    assert outlines.answers(cache, 10.0) == []
+    assert outlines.due_s() == float("inf")
+    assert not outlines.made
+
+
+def test_all_who_ask_within_a_second_get_one_outline(cache: PrefixCache) -> None:
+    outlines = Outlines()
+    outlines.ask(asker(1), None)
+    outlines.ask(asker(2), None)
+    first, second = outlines.answers(cache, 10.0)
+    outlines.ask(asker(3), None)
+    (third,) = outlines.answers(cache, 10.0 + 0.9 * FRESH_S)
+    assert outline_in(first) is outline_in(second) is outline_in(third)
+    outlines.ask(asker(4), None)
+    (fourth,) = outlines.answers(cache, 10.0 + 1.1 * FRESH_S)
+    assert outline_in(fourth) is not outline_in(first)
+
+
+def test_the_next_one_waits_until_the_walks_took_a_hundredth_of_the_time(cache: PrefixCache) -> None:
+    outlines = Outlines()
+    outlines.ask(asker(1), None)
+    (reply,) = outlines.answers(cache, 10.0)
+    outlines.ask(asker(2), 0)
+    due_s = 10.0 + outline_in(reply).took_s / TIME_SHARE
+    assert outlines.due_s() == due_s > 10.0
+    assert outlines.answers(cache, (10.0 + due_s) / 2) == []
+    assert len(outlines.answers(cache, due_s)) == 1
+
+
+def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(cache: PrefixCache) -> None:
+    outlines = Outlines()
+    outlines.ask(asker(1), None)
+    outline = outline_in(outlines.answers(cache, 12.5)[0])
+    entries = np.frombuffer(outline.entries, np.int64).reshape(-1, len(outline.columns))
+    assert outline.columns[Column.USED_MS] == "age_ms"
+    assert set(entries[:, Column.USED_MS].tolist()) == {2500}
+    plain, salted = sorted(outline.roots, key=lambda root: root.salt_digest or "")
+    assert plain.salt_digest is None
+    assert salted.salt_digest not in (None, OTHER.salt)
+    again = Outlines()
+    again.ask(asker(1), None)
+    assert outline_in(again.answers(cache, 12.5)[0]).roots != outline.roots
