@@ -71,6 +71,7 @@ class TritonAttention:
         self._device = device
         self._is_deterministic = is_deterministic
         self._staging = Staging(device)
+        self._graph_memory: TritonStep | None = None
         self._pool: KVPool | None = None
         self._caches: tuple[tuple[Tensor, Tensor], ...] = ()
 
@@ -111,19 +112,25 @@ class TritonAttention:
         return TritonStep(out_loc_T=out_loc_T, decodes=decodes, extends=extends)
 
     def begin_capture(self, batch: BatchPlan, *, max_pages: int) -> TritonStep:
-        """A handle with memory of its own for the rows' lengths and pages."""
+        """A handle in the memory of the first one, which has most rows: one of them runs at a time."""
         size, device = batch.num_rows, self._device
-        rows = Rows(
-            num_rows=size,
-            max_new_tokens=1,
-            qo_indptr=torch.arange(size + 1, dtype=torch.int32, device=device),
-            kv_indptr=torch.zeros(size + 1, dtype=torch.int32, device=device),
-            kv_indices=torch.zeros(max_pages, dtype=torch.int32, device=device),
-            kv_lens=torch.ones(size, dtype=torch.int32, device=device),
-        )
+        if self._graph_memory is None:
+            rows = Rows(
+                num_rows=size,
+                max_new_tokens=1,
+                qo_indptr=torch.arange(size + 1, dtype=torch.int32, device=device),
+                kv_indptr=torch.zeros(size + 1, dtype=torch.int32, device=device),
+                kv_indices=torch.zeros(max_pages, dtype=torch.int32, device=device),
+                kv_lens=torch.ones(size, dtype=torch.int32, device=device),
+            )
+            out_loc = torch.zeros(size, dtype=torch.int64, device=device)
+            self._graph_memory = TritonStep(out_loc_T=out_loc, decodes=(rows, self._partials(size)), extends=None)
+        memory = self._graph_memory
+        assert memory.decodes is not None, "it was made so"
+        rows = _cut(memory.decodes[0], 0, size)
         handle = TritonStep(
-            out_loc_T=torch.zeros(size, dtype=torch.int64, device=device),
-            decodes=None if self._is_deterministic else (rows, self._partials(size)),
+            out_loc_T=memory.out_loc_T[:size],
+            decodes=None if self._is_deterministic else (rows, memory.decodes[1]),
             extends=rows if self._is_deterministic else None,
         )
         self.begin_replay(handle, batch)
