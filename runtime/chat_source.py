@@ -22,13 +22,17 @@ class Render(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSource:
-    """A chat and the `text` that the template has made of it; `variables` are all others that the template read."""
+    """A chat and the `text` that the template has made of it; `variables` are all others that the template read.
+
+    `changes` names what the server has changed in what its client sent.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[dict[str, object]]
     variables: Mapping[str, object]
     text: str
     render: Render
+    changes: tuple[str, ...] = ()
 
     @property
     def num_characters(self) -> int:

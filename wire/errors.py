@@ -6,6 +6,8 @@ AxilError                status
 │   ├── UnknownModel     404
 │   ├── NotFound         404
 │   └── DuplicateId      409
+├── UnknownKey           401   no key, or none of this server's
+├── NotAllowed           403   for operators only
 ├── Overloaded           429   the queue is full
 ├── Unavailable          503   starting or stopping
 ├── DeadlineExceeded     504   the answer took longer than a request may
@@ -64,6 +66,20 @@ class DuplicateId(Refused):
     code = "duplicate_request_id"
 
 
+class UnknownKey(AxilError):
+    """No API key came with the request, or none of this server's."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotAllowed(AxilError):
+    """What is asked for is the operators' to ask."""
+
+    status = 403
+    code = "admin_key_needed"
+
+
 class Overloaded(AxilError):
     """The queue is full; `retry_after_s` says when to come back."""
 
@@ -114,6 +130,8 @@ _ALL: tuple[type[AxilError], ...] = (
     UnknownModel,
     NotFound,
     DuplicateId,
+    UnknownKey,
+    NotAllowed,
     Overloaded,
     Unavailable,
     DeadlineExceeded,

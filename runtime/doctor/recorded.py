@@ -1,4 +1,4 @@
-"""The prompts of a log: bodies of requests, or rows that `axil serve --record --record-text` has written."""
+"""The prompts of a log: bodies of requests, or rows of a trace with their token ids (`prompt_ids`)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def json_object(text: str, name: str) -> Mapping[str, Any]:
 def _of_row(row: Mapping[str, Any], tokenizer: Tokenizer, name: str) -> SeenPrompt:
     ids = row.get("prompt_ids")
     if not isinstance(ids, list):
-        raise DoctorFailed(f"{name} has no prompt_ids; record with --record-text")
+        raise DoctorFailed(f"{name} is a row of a trace without prompt_ids: its tokens were not recorded")
     return SeenPrompt(
         tools=(),
         messages=list(_messages(ids, tokenizer)),

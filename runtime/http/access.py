@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from wire.errors import Refused
+from wire.errors import NotAllowed, Refused, UnknownKey
 
-from .errors import envelope, json_response
 from .route import Access
 from .schema import shown
 
@@ -68,13 +67,10 @@ def guarded(handler: Handler, keys: Keys, access: Access) -> Handler:
         if known.intersection(wanted):
             return await handler(request)
         if known:
-            message = "this is for operators, and the API key is a user's. Send the server's --admin-api-key."
-            return json_response(envelope(403, message, code="admin_key_needed"), status=403)
-        message = "this needs an API key. Send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`."
+            raise NotAllowed("this is for operators, and the API key is a user's. Send the server's --admin-api-key.")
         if _given_keys(request):
-            message = "the API key is not one of this server's. Send another in `Authorization` or `x-api-key`."
-        headers = {"WWW-Authenticate": "Bearer"}
-        return json_response(envelope(401, message, code="invalid_api_key"), status=401, headers=headers)
+            raise UnknownKey("the API key is not one of this server's. Send another in `Authorization` or `x-api-key`.")
+        raise UnknownKey("this needs an API key. Send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`.")
 
     return checked
 

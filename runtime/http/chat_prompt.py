@@ -126,6 +126,7 @@ async def rendered(front: Front, chat: Chat) -> ChatPrompt:
         variables=chat.variables | {"is_open": chat.is_open, "with_prompt": chat.with_prompt},
         text=text,
         render=functools.partial(_variant, template, chat),
+        changes=chat.changes,
     )
     # The template has written the special tokens itself.
     return ChatPrompt(source, await front.generator.encode_chat(text, field="messages"))

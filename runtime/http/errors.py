@@ -13,7 +13,7 @@ from typing import Protocol
 import orjson
 from aiohttp import web
 
-from wire.errors import AxilError, DeadlineExceeded, DuplicateId, Overloaded, Unavailable
+from wire.errors import AxilError, DeadlineExceeded, DuplicateId, Overloaded, Unavailable, UnknownKey
 
 _RETRY_WHEN_UNAVAILABLE_S = 5
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -64,6 +64,8 @@ def error_response(error: AxilError, shape: Shape = envelope) -> web.Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(_RETRY_WHEN_UNAVAILABLE_S)
+    if isinstance(error, UnknownKey):
+        headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, DeadlineExceeded):
         headers["X-Should-Retry"] = "false"  # the official clients heed it; a retry would take as long again
     body = shape(status, error.message, code=error.code, param=error.field)

@@ -97,6 +97,7 @@ def _row(found: Record) -> dict[str, object]:
         "part": None if found.verdict is None else found.verdict.part,
         "position": None if miss is None else miss.position,
         "missed_tokens": found.missed_tokens,
+        "normalized": [] if found.source is None else list(found.source.changes),
     }
 
 

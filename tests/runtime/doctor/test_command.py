@@ -84,7 +84,7 @@ def test_recorded_token_ids_are_read_with_a_tokenizer(tmp_path: Path, capsys: py
         ("[]", "must be a JSON object"),
         ("{}", "no request with a prompt"),
         ("", "empty"),
-        ('{"hash_ids": []}', "--record-text"),
+        ('{"hash_ids": []}', "without prompt_ids"),
     ],
 )
 def test_a_log_that_is_none_ends_with_2_and_one_line(

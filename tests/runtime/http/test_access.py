@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
+import anthropic
 import pytest
 
 from runtime.config import HttpConfig
@@ -152,3 +153,16 @@ async def test_heads_that_are_too_large_are_a_400(server: Server) -> None:
                 assert response.status == 400
         async with http.get("/health") as response:
             assert response.status == 200
+
+
+async def test_anthropics_client_is_told_of_a_wrong_key_in_its_own_words(tmp_path: Path) -> None:
+    config = HttpConfig(port=0, api_key="user")
+    async with (
+        running_server(tmp_path, config=config) as server,
+        anthropic.AsyncAnthropic(base_url=server.url, api_key="wrong", max_retries=0) as client,
+    ):
+        with pytest.raises(anthropic.AuthenticationError) as raised:
+            await client.messages.create(model="fake", max_tokens=9, messages=[{"role": "user", "content": "x"}])
+    assert isinstance(raised.value.body, dict)
+    assert raised.value.body["type"] == "error"
+    assert raised.value.body["error"]["type"] == "authentication_error"

@@ -100,6 +100,13 @@ async def test_what_was_changed_is_counted(server: Server, http: aiohttp.ClientS
     assert all(line.endswith(" 2.0") for line in lines)
 
 
+async def test_the_requests_record_has_what_was_changed(server: Server, http: aiohttp.ClientSession) -> None:
+    await _ask(http, "/v1/chat/completions", _openai(BILLING.format("eb6c6") + SYSTEM, []))
+    async with http.get("/requests") as response:
+        (row,) = (await response.json())["requests"]
+    assert row["normalized"] == (["billing_header"] if _is_on(server) else [])
+
+
 @pytest.mark.parametrize(
     ("system", "kept"),
     [
