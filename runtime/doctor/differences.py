@@ -13,6 +13,7 @@ from .kinds import Kind, kind_of, masked
 
 _MOST_LINES = 400
 _MOST_WORDS = 400
+_MOST_CHARACTERS = 10_000
 _LEAST_LIKENESS = 0.5
 _CONTEXT_CHARACTERS = 60
 _WORD = re.compile(r"\w(?:[\w:.+/@-]*\w)?|\s+|.", re.DOTALL)
@@ -78,8 +79,8 @@ def _of_lines(one: Sequence[str], other: Sequence[str], start: int) -> Iterator[
 
 
 def _in_line(one: str, other: str, start: int) -> Iterator[Difference]:
-    words_one, words_other = _WORD.findall(one), _WORD.findall(other)
-    if max(len(words_one), len(words_other)) > _MOST_WORDS:
+    words_one, words_other = _WORD.findall(one[:_MOST_CHARACTERS]), _WORD.findall(other[:_MOST_CHARACTERS])
+    if max(len(one), len(other)) > _MOST_CHARACTERS or max(len(words_one), len(words_other)) > _MOST_WORDS:
         yield from _in_long_line(one, other, start)
         return
     matcher = SequenceMatcher(None, words_one, words_other, autojunk=False)

@@ -75,16 +75,29 @@ _NUMBER = re.compile(r"-?[\d,_]*\.?\d+%?")
 _NONCE = re.compile(r"(?=.*\d)(?=.*[a-zA-Z])[\w+/=.-]{5,}|[0-9a-fA-F]{5,}")
 _BILLING = re.compile(r"x-[\w-]*billing[\w-]*:", re.IGNORECASE)
 _LONGEST_COUNT = 1000
+_MOST_DIGITS = 20
 _EPOCH_FROM = 1_000_000_000
-_DIGITS = re.compile(r"[0-9a-fA-F]*\d[0-9a-fA-F]*")
+_LONGEST_VALUE = 200
+"""No time, id or number is longer; expressions are not tried on what a client has made long to keep them busy."""
+
+_LOOKED_AT_LINE = 1000
+_DIGITS = re.compile(r"(?<![0-9a-fA-F])[a-fA-F]*+\d[0-9a-fA-F]*")
 
 
 def kind_of(one: str, other: str, *, line: str) -> Kind:
     """What has become `other` that was `one`, in `line`."""
+    if one.split() == other.split():
+        return "whitespace"
+    if max(len(one), len(other)) <= _LONGEST_VALUE and (kind := _kind_of_value(one, other, line[:_LOOKED_AT_LINE])):
+        return kind
+    if Counter(re.findall(r"\w+", one)) == Counter(re.findall(r"\w+", other)):
+        return "reordered"
+    return "text"
+
+
+def _kind_of_value(one: str, other: str, line: str) -> Kind | None:
     if _BILLING.search(line):
         return "billing_header"
-    if one.split() == other.split() or not one.strip() + other.strip():
-        return "whitespace"
     for kind, pattern in (("uuid", _UUID), ("timestamp", _TIME), ("date", _DATE)):
         if pattern.search(one) and pattern.search(other):
             return kind  # type: ignore[return-value]  # mypy widens the names in the tuple
@@ -92,13 +105,11 @@ def kind_of(one: str, other: str, *, line: str) -> Kind:
         return _number(one, other)
     if _NONCE.fullmatch(one) and _NONCE.fullmatch(other):
         return "nonce"
-    if Counter(re.findall(r"\w+", one)) == Counter(re.findall(r"\w+", other)):
-        return "reordered"
-    return "text"
+    return None
 
 
 def _number(one: str, other: str) -> Kind:
-    if not (one.isdecimal() and other.isdecimal()):
+    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _MOST_DIGITS:
         return "number"
     first, second = int(one), int(other)
     if min(first, second) >= _EPOCH_FROM and len(one) in (10, 13, 16, 19):

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from runtime.doctor.differences import differences
 from runtime.doctor.kinds import REMEDY, WHAT, kind_of, masked
+from tests.runtime.doctor.chats import SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,24 @@ def test_what_changes_is_named(one: str, other: str, kind: str) -> None:
 def test_a_billing_header_is_known_whatever_changes_in_it() -> None:
     line = "x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch=eb6c6;"
     assert kind_of("eb6c6", "a91f0", line=line) == "billing_header"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1" * 1_000_000, "1" * 1_000_001),
+        ("9" * 150, "8" * 150),
+        ("a" * 1_000_000, "b" * 1_000_000),
+        ("1 " * 300_000, "2 " * 300_000),
+        ("x-" * 300_000, "x-" * 300_001),
+    ],
+)
+def test_what_clients_make_long_takes_no_time(one: str, other: str) -> None:
+    start = time.perf_counter()
+    assert kind_of(one, other, line=one) in ("text", "number")
+    assert masked(one)
+    assert differences(f"{SYSTEM}\n{one}", f"{SYSTEM}\n{other}") != []
+    assert time.perf_counter() - start < 20  # where it is not linear, it takes hours
 
 
 def test_every_kind_has_words_and_a_remedy() -> None:
