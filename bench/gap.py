@@ -11,7 +11,6 @@ scheduler's processor pays for a request, from its page hashes to its last sum.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from bench.command import CannotMeasure, count, directory, exit_status, parser_o
 from bench.simulation import inputs
 from bench.simulation.ceiling import Ceiling
 from bench.simulation.inputs import Input
-from bench.simulation.instant import NAMESPACE, make_cache, replay
+from bench.simulation.instant import NAMESPACE, Hits, make_cache, replay
 from radix.ideals import POOL_FACTORS, SAMPLED_PAGES, Ideals
 from radix.journal import chained, hash_of_namespace
 from scheduler.config import SchedulerConfig
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cost_us(prompt_tokens: int) -> float:
-    """Processor time of `GapMeter` for a request: half of its prompt is known, it adds 64 tokens. Median of rounds."""
+    """Processor time of `GapMeter` for a request: half of its prompt is known, it adds 64 tokens. Best of rounds."""
     meter = GapMeter(num_pages=COST_PAGES, page_tokens=COST_PAGE_TOKENS)
     draw = np.random.default_rng(1)
     known = [draw.integers(0, 2**31 - 1, prompt_tokens // 2, np.int32) for _ in range(64)]
@@ -91,7 +90,7 @@ def cost_us(prompt_tokens: int) -> float:
             meter.scheduled(request, now_s=0.0)
             meter.ended(request, computed_tokens=len(request.prompt_ids) + 64)
         times_us.append(1e6 * (time.process_time() - began_s) / COST_REQUESTS)
-    return statistics.median(times_us)
+    return min(times_us)
 
 
 def _request(request_id: str, token_ids: TokenIds, prompt_tokens: int) -> Request:
@@ -128,10 +127,10 @@ def compared(
     """One column of what is so, and one for each size of the sample."""
     assert given.prompts is not None
     pages = pool_tokens // given.block_tokens
-    cache = make_cache(SchedulerConfig(), num_pages=pages, page_tokens=given.block_tokens)
+    hits, really = _measured(given, pages)
     columns = {
         "exact": {
-            "measured_percent": replay(given.prompts(), cache).percent,
+            "measured_percent": hits.percent,
             "ceiling_percent": exact.hits(pool_blocks=_ALL, rule="lru").percent,
             "oracle_percent": exact.hits(pool_blocks=pages, rule="farthest").percent,
             **{
@@ -141,11 +140,25 @@ def compared(
         }
     }
     for sample in sampled_pages:
-        columns[f"{sample} sampled"] = estimated(prompts, pages, given.block_tokens, sampled_pages=sample)
+        columns[f"{sample} sampled"] = estimated(prompts, really, pages, given.block_tokens, sampled_pages=sample)
     return columns
 
 
-def estimated(prompts: list[Hashed], num_pages: int, page_tokens: int, *, sampled_pages: int) -> dict[str, float]:
+def _measured(given: Input, num_pages: int) -> tuple[Hits, list[int]]:
+    """What the product's tree finds, in all and in pages of each prompt."""
+    assert given.prompts is not None
+    cache = make_cache(SchedulerConfig(), num_pages=num_pages, page_tokens=given.block_tokens)
+    hits, really = Hits(), []
+    for prompt in given.prompts():
+        found = replay([prompt], cache)
+        hits.add(found.prompt_tokens, found.cached_tokens)
+        really.append(-(-found.cached_tokens // given.block_tokens))
+    return hits, really
+
+
+def estimated(
+    prompts: list[Hashed], really: list[int], num_pages: int, page_tokens: int, *, sampled_pages: int
+) -> dict[str, float]:
     """What the online estimate says after all prompts, and what a request has cost."""
     ideals = Ideals(num_pages=num_pages, sampled_pages=sampled_pages)
     began_s = time.process_time()
@@ -154,10 +167,15 @@ def estimated(prompts: list[Hashed], num_pages: int, page_tokens: int, *, sample
     num_pages_asked = sum(len(prompt.hashes) for prompt in prompts)
     asked_percent = 100 * num_pages_asked * page_tokens / sum(prompt.num_tokens for prompt in prompts)
 
-    def percent(counts: Iterator[float]) -> float:
-        return asked_percent * ideals.found_share(sum(counts), pages=followed, whole_pages=num_pages_asked)
+    sampled_really = sum(
+        len(ideals.sample(prompt.hashes[:count])) for prompt, count in zip(prompts, really, strict=True)
+    )
 
-    followed = sum(each.pages for each in found)
+    def percent(counts: Iterator[float]) -> float:
+        return asked_percent * ideals.found_share(
+            sum(counts), really=sampled_really, whole_really=sum(really), whole_pages=num_pages_asked
+        )
+
     return {
         "ceiling_percent": percent(each.seen for each in found),
         "oracle_percent": percent(each.oracle for each in found),

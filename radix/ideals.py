@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -87,14 +87,15 @@ class Ideals:
         """List those that are followed of a prompt's page hashes, each of everything up to the end of its page."""
         return [page for page in hashes if not page & self._mask] if self._mask else [*hashes]
 
-    def found_share(self, found: float, *, pages: int, whole_pages: int) -> float:
-        """Estimate which part of `whole_pages` was found, of which `pages` were followed and `found` of these found.
+    def found_share(self, found: float, *, really: int, whole_really: int, whole_pages: int) -> float:
+        """Estimate which part of `whole_pages` an ideal found.
 
-        What counts are the pages that were not found. Those found may be the same few over and over, and then it is
-        chance whether they are among the followed ones; no page is not found often.
+        It found `found` of the followed ones, of which the real cache found `really`, and of all pages `whole_really`.
+        So only the pages that one found and not the other are estimated: the few that everybody asks for, which are
+        followed or not as chance has it, don't count.
         """
-        missed = (pages - found) / self.share / max(1, whole_pages)
-        return min(1.0, max(0.0, 1 - missed))
+        more = (found - really) / self.share
+        return min(1.0, max(0.0, (whole_really + more) / max(1, whole_pages)))
 
     def ask(self, sampled: list[int]) -> Found:
         """A prompt with these followed pages comes: say what each ideal finds, have them used. O(pages + moments)."""
@@ -206,11 +207,11 @@ class _Moments:
 
     def used_after(self, moment: int) -> int:
         """Count the followed pages that were used later than in `moment`."""
-        return int(self.used[moment + 1 : self.now + 1].sum())
+        return int(np.add.reduce(self.used[moment + 1 : self.now + 1]))
 
     def most_held_after(self, moment: int) -> int:
         """The most pages that the oracle had at once between `moment` and now, both left out."""
-        return int(self.held[moment + 1 : self.now].max(initial=0))
+        return int(np.maximum.reduce(self.held[moment + 1 : self.now], initial=0))
 
     def hold_after(self, moment: int, num_pages: int) -> None:
         """Have the oracle keep so many more between `moment` and now."""
@@ -281,13 +282,12 @@ class _Followed:
         """The moments of the slots' last use, each with the number of slots in a row that have it."""
         if not slots:
             return []
-        moments = self._moments[slots]
-        starts = [0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(slots)]
-        return [(int(moments[start]), stop - start) for start, stop in pairwise(starts)]
+        return [(moment, len([*run])) for moment, run in groupby(self._moments[slots].tolist())]
 
     def use(self, hashes: list[int], slots: list[int], moment: int) -> None:
         """Have all of `hashes` be used now; the first ones are in `slots`, the others are followed from now on."""
-        self._moments[slots] = moment
+        if slots:
+            self._moments[slots] = moment
         fresh = hashes[len(slots) :]
         if not fresh:
             return

@@ -26,29 +26,45 @@ OTHERS = "others"
 _MINUTE_S = 60
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request: its whole pages, those that the cache found, and of these the followed ones; what ideals found."""
+
+    reuse: Reuse
+    whole_pages: int
+    whole_really: int
+    really: int
+    found: Found
+
+
 @dataclass(slots=True)
 class Tally:
-    """Sums over requests: tokens of their prompts, and followed pages of them."""
+    """Sums over requests: tokens of their prompts, whole pages, and followed ones; `really` were found by the cache."""
 
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     copied_tokens: int = 0
     whole_pages: int = 0
+    whole_really: int = 0
     pages: int = 0
+    really: int = 0
     seen: float = 0.0
     oracle: int = 0
     flushed: int = 0
     lru: list[int] = field(default_factory=lambda: [0] * len(POOL_FACTORS))
 
-    def add(self, reuse: Reuse, whole_pages: int, found: Found) -> None:
+    def add(self, one: Asked) -> None:
         """Count one request."""
+        reuse, found = one.reuse, one.found
         self.requests += 1
         self.prompt_tokens += reuse.prompt_tokens
         self.cached_tokens += reuse.cached_tokens
         self.copied_tokens += reuse.copied_tokens
-        self.whole_pages += whole_pages
+        self.whole_pages += one.whole_pages
+        self.whole_really += one.whole_really
         self.pages += found.pages
+        self.really += one.really
         self.seen += found.seen
         self.oracle += found.oracle
         self.flushed += found.flushed
@@ -62,7 +78,9 @@ class Tally:
             cached_tokens=self.cached_tokens + other.cached_tokens,
             copied_tokens=self.copied_tokens + other.copied_tokens,
             whole_pages=self.whole_pages + other.whole_pages,
+            whole_really=self.whole_really + other.whole_really,
             pages=self.pages + other.pages,
+            really=self.really + other.really,
             seen=self.seen + other.seen,
             oracle=self.oracle + other.oracle,
             flushed=self.flushed + other.flushed,
@@ -78,10 +96,10 @@ class Stretch:
     all: Tally = field(default_factory=Tally)
     namespaces: dict[str, Tally] = field(default_factory=dict)
 
-    def add(self, label: str, reuse: Reuse, whole_pages: int, found: Found) -> None:
+    def add(self, label: str, one: Asked) -> None:
         """Count one request."""
-        self.all.add(reuse, whole_pages, found)
-        self.namespaces.setdefault(label, Tally()).add(reuse, whole_pages, found)
+        self.all.add(one)
+        self.namespaces.setdefault(label, Tally()).add(one)
 
 
 @dataclass(slots=True)
@@ -110,12 +128,20 @@ class GapMeter:
         before = hash_of_namespace(request.namespace)
         # The last token is always computed, so that a page that ends with it can't be found.
         hashes = chained(before, request.prompt_ids[:-1].tobytes(), page_tokens=self._page_tokens)
-        sampled = self._ideals.sample(hashes)
-        found = self._ideals.ask(sampled)
+        whole_really = (request.reuse.cached_tokens - request.reuse.copied_tokens) // self._page_tokens
+        really = self._ideals.sample(hashes[:whole_really])
+        sampled = really + self._ideals.sample(hashes[whole_really:])
+        one = Asked(
+            reuse=request.reuse,
+            whole_pages=len(hashes),
+            whole_really=whole_really,
+            really=len(really),
+            found=self._ideals.ask(sampled),
+        )
         self._open[request.request_id] = _Open(sampled, len(hashes), hashes[-1] if hashes else before)
         label = self._label(request.namespace)
         for stretch in (self._total, self._minute(now_s)):
-            stretch.add(label, request.reuse, len(hashes), found)
+            stretch.add(label, one)
 
     def ended(self, request: Request, *, computed_tokens: int) -> None:
         """A request that had been scheduled ends; so much of its prompt and output may stay in the cache."""
@@ -179,7 +205,9 @@ class GapMeter:
         copied = tally.copied_tokens / tokens
 
         def share(pages: float) -> float:
-            found = self._ideals.found_share(pages, pages=tally.pages, whole_pages=tally.whole_pages)
+            found = self._ideals.found_share(
+                pages, really=tally.really, whole_really=tally.whole_really, whole_pages=tally.whole_pages
+            )
             return min(1.0, whole * found + copied)
 
         half, same, double, quadruple = map(share, tally.lru)

@@ -108,9 +108,9 @@ def test_a_sample_of_the_pages_tells_each_ideal_within_a_point(seed: int) -> Non
     every = Ideals(num_pages=num_pages, sampled_pages=num_pages, moments_a_pool=None)
     some = Ideals(num_pages=num_pages)
     hashes = [_chained(prompt, seed) for prompt in prompts]
-    whole_pages = sum(map(len, hashes))
-    exact = _percents(every, [every.ask(every.sample(each)) for each in hashes], whole_pages)
-    sampled = _percents(some, [some.ask(some.sample(each)) for each in hashes], whole_pages)
+    real = Ideals(num_pages=num_pages * 3 // 4, sampled_pages=num_pages)
+    really = [real.ask(each).lru[POOL_FACTORS.index(1.0)] for each in hashes]
+    exact, sampled = _percents(every, hashes, really), _percents(some, hashes, really)
     assert (every.share, some.share) == (1, 0.5)
     for name, percent in exact.items():
         assert sampled[name] == pytest.approx(percent, abs=1.0), name
@@ -167,11 +167,15 @@ def _chained(prompt: list[int], seed: int) -> list[int]:
     return hashes
 
 
-def _percents(ideals: Ideals, found: list[Found], whole_pages: int) -> dict[str, float]:
-    pages = sum(each.pages for each in found)
+def _percents(ideals: Ideals, hashes: list[list[int]], really: list[int]) -> dict[str, float]:
+    """What all prompts together are told to find, when the real cache found so many pages of each."""
+    found = [ideals.ask(ideals.sample(each)) for each in hashes]
     counts = {"seen": sum(each.seen for each in found), "oracle": float(sum(each.oracle for each in found))}
     for i, factor in enumerate(POOL_FACTORS):
         counts[f"lru x{factor}"] = sum(each.lru[i] for each in found)
+    sampled = sum(len(ideals.sample(each[:count])) for each, count in zip(hashes, really, strict=True))
+    pages = sum(map(len, hashes))
     return {
-        name: 100 * ideals.found_share(count, pages=pages, whole_pages=whole_pages) for name, count in counts.items()
+        name: 100 * ideals.found_share(count, really=sampled, whole_really=sum(really), whole_pages=pages)
+        for name, count in counts.items()
     }
