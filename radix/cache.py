@@ -114,7 +114,7 @@ class PrefixCache:
         """
         query = token_bytes(token_ids)
         whole_tokens, fork_tokens = self.core.find(namespace, query)
-        if self._tails:
+        if not self._tails.is_idle:
             place = self.core.follow(namespace, ROOT, query)
             fork_tokens = max(fork_tokens, self._longest_tail(namespace, place, query)[1])
         return whole_tokens + fork_tokens
@@ -152,7 +152,7 @@ class PrefixCache:
             self._observer.acting(holder)
         query = token_bytes(token_ids[: max(max_reuse_tokens, 0)])
         lease = self.core.lease(namespace, query, hints)
-        if self._tails:
+        if not self._tails.is_idle:
             self._copy_tail(lease, query)
         self.leases[lease] = holder
         return lease
@@ -178,7 +178,8 @@ class PrefixCache:
         """Let go of the source of the lease's copy: the plan that names it has been sent, and plans run in order."""
         if lease.copy_source is not None:
             self.core.copied(lease)
-        self._tails.taken(lease)
+        if not self._tails.is_idle:
+            self._tails.taken(lease)
 
     def extend(self, lease: Lease, num_tokens: int) -> Pages:
         """Append own pages to the lease until it holds `num_tokens` tokens; returns those appended. May evict.
@@ -241,12 +242,13 @@ class PrefixCache:
         if self._observer is not None:
             self._observer.acting(self.leases[lease])
         rest = self._new_tokens(lease, token_ids)
-        self._tails.withdraw(lease)
-        self._tails.taken(lease)
-        if self._tails.is_promised(lease):
-            # What is new would enter with the page that has to outlive this lease.
-            self._tails.bequeath(lease)
-            token_ids, rest = token_ids[: lease.depth], b""
+        if not self._tails.is_idle:
+            self._tails.withdraw(lease)
+            self._tails.taken(lease)
+            if self._tails.is_promised(lease):
+                # What is new would enter with the page that has to outlive this lease.
+                self._tails.bequeath(lease)
+                token_ids, rest = token_ids[: lease.depth], b""
         self.core.release(lease, rest)
         if self._observer is not None and len(token_ids):
             num_whole = lease.depth // self.page_tokens

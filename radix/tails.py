@@ -25,7 +25,7 @@ class Tail(NamedTuple):
 
 
 class Tails:
-    """The tails of all leases, by where they begin.
+    """The tails of all leases, by where they begin. While `is_idle`, nothing is offered and nothing is to be copied.
 
     >>> from .lease import NO_HINTS, ROOT
     >>> namespace, tails = Namespace("m", None, ""), Tails()
@@ -40,9 +40,7 @@ class Tails:
         self._tails: dict[Lease, Tail] = {}
         self._at: dict[tuple[Hashable, bytes], dict[Lease, Tail]] = {}
         self._takers: dict[PageId, dict[Lease, None]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._tails)
+        self.is_idle = True
 
     # --- offering
 
@@ -58,6 +56,7 @@ class Tails:
             self._tails[lease] = tail
             self._at.setdefault(key, {})[lease] = tail
             self.version += 1
+            self.is_idle = False
 
     def withdraw(self, lease: Lease) -> None:
         """End what the lease offers; copies that are to be made from it still are."""
@@ -68,12 +67,14 @@ class Tails:
             if not others:
                 del self._at[tail.key]
             self.version += 1
+            self._rest()
 
     def withdraw_all(self) -> None:
         """End all offers."""
         self._tails.clear()
         self._at.clear()
         self.version += 1
+        self._rest()
 
     def longest(self, namespace: Namespace, place: Place, wanted: bytes) -> tuple[PageId, int] | None:
         """Find the page behind `place` that shares most first tokens with `wanted`, among the latest eight."""
@@ -92,6 +93,7 @@ class Tails:
     def promise(self, page: PageId, taker: Lease) -> None:
         """Note that `taker` is to copy `page`: until `taken`, whoever owns it must not give it up."""
         self._takers.setdefault(page, {})[taker] = None
+        self.is_idle = False
 
     def taken(self, taker: Lease) -> None:
         """Note that the copy has been made, or is not wanted any more; once it was, or without one, does nothing."""
@@ -103,6 +105,7 @@ class Tails:
             del takers[taker]
             if not takers:
                 del self._takers[page]
+                self._rest()
 
     def is_promised(self, owner: Lease) -> bool:
         """Tell whether somebody has still to copy a page of `owner`'s."""
@@ -116,6 +119,9 @@ class Tails:
             owner.duplicates = _without(owner.duplicates, page)
             heir.duplicates = heir.duplicates + pages_of((page,))
 
+    def _rest(self) -> None:
+        self.is_idle = not self._tails and not self._takers
+
     def check(self, leases: Iterable[Lease]) -> None:
         """Restate what must hold, for tests.
 
@@ -123,6 +129,7 @@ class Tails:
             AssertionError: it doesn't.
         """
         live = set(leases)
+        assert self.is_idle == (not self._tails and not self._takers)
         for lease, tail in self._tails.items():
             assert lease in live and tail.page in lease.own_page_ids, f"page {tail.page}: offered, but not the lease's"
             assert self._at[tail.key][lease] is tail
