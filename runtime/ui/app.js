@@ -28,13 +28,13 @@ const charts = {
   }),
   ttft: new Chart(byId("chart-ttft"), {
     series: [{ name: "hit", colour: "hit" }, { name: "partial", colour: "partial" }, { name: "miss", colour: "miss" }],
-    unit: duration, least: 0.05, empty: "no first tokens yet",
+    unit: duration, isTime: true, least: 0.05, empty: "no first tokens yet",
   }),
   queue: new Chart(byId("chart-queue"), {
     series: [{ name: "running", colour: "run" }, { name: "waiting", colour: "wait" }], unit: (value) => tokens(value), least: 4, empty: "nothing yet",
   }),
   belt: new Chart(byId("chart-belt"), {
-    series: [{ name: "next victim unused for", colour: "miss" }, { name: "belt", colour: "run" }], unit: duration, least: 10, empty: "nothing can be evicted yet",
+    series: [{ name: "next victim unused for", colour: "miss" }, { name: "belt", colour: "run" }], unit: duration, isTime: true, least: 10, empty: "nothing can be evicted yet",
   }),
 };
 
@@ -43,12 +43,13 @@ let looked = null; // the moment that is looked at; null: the latest
 let shown = null;
 let hovering = { i: -1, x: 0, y: 0 };
 let failedAt = null;
+let wantsKey = false; // nothing more is asked until there is another key
 const latestTtft = { at: 0, value: new Map() };
 
 // --- asking
 
 async function poll() {
-  if (!document.hidden) {
+  if (!document.hidden && !wantsKey) {
     try {
       await take();
       failedAt = null;
@@ -72,7 +73,6 @@ async function take() {
   const outline = new Outline(tree);
   if (!outline.count && page != null) return goTo(0); // what was looked into is not cached any more
   history.add({ at: tree.at, outline, stats: tree.stats, ttft: latestTtft.value });
-  byId("key-dialog").removeAttribute("data-needed");
   show();
 }
 
@@ -80,16 +80,14 @@ function failed(error) {
   failedAt ??= Date.now() / 1000;
   const isKey = error instanceof Refusal && [401, 403].includes(error.status);
   state("lost", isKey ? "this server wants a key" : error instanceof Refusal ? error.message : `no answer since ${clock(failedAt)}`);
-  if (isKey && !byId("key-dialog").hasAttribute("data-needed")) {
-    byId("key-dialog").setAttribute("data-needed", "");
-    byId("key-dialog").showModal();
-  }
+  wantsKey = isKey;
+  if (isKey && !byId("key-dialog").open) byId("key-dialog").showModal();
   if (!history.moments.length) empty("Nothing to show yet", isKey ? "Give a key to see what is cached." : "The server doesn’t answer, or is loading its model. This page keeps asking.");
 }
 
 // Asks for what a server may lack; its card is shown once there is an answer.
 async function learnOf(path, cardId, fill, everyMs) {
-  if (!document.hidden && !looked) {
+  if (!document.hidden && !looked && !wantsKey) {
     try {
       fill(await json(path));
       byId(cardId).hidden = false;
@@ -271,6 +269,7 @@ function lookAtMoment(moment) {
 
 function useKey(value) {
   key.set(value);
+  wantsKey = false;
   texts.forget();
   icicle.labels.clear();
   byId("key").textContent = value ? "Key in use" : "Admin key…";

@@ -6,11 +6,13 @@ export const SPAN_S = 300;
 const MARGIN = { left: 52, right: 14, top: 26, bottom: 24 };
 const FONT = '11.5px Inter, "Segoe UI", system-ui, sans-serif';
 const LONGEST_GAP_S = 12;
+const TIME_STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 43200, 86400];
 
 export class Chart {
-  // `series`: {name, colour (of the style sheet), values: moments -> number or null}; `unit` writes a value of the axis.
-  constructor(canvas, { series, unit, least = 1, most = null, empty }) {
-    Object.assign(this, { canvas, series, unit, least, most, empty });
+  // `series`: {name, colour (of the style sheet), values: moments -> number or null}; `unit` writes a value of the axis;
+  // with `isTime` these are seconds.
+  constructor(canvas, { series, unit, least = 1, most = null, isTime = false, empty }) {
+    Object.assign(this, { canvas, series, unit, least, most, isTime, empty });
     this.context = canvas.getContext("2d");
     this.points = [];
     new ResizeObserver(() => this.paint()).observe(canvas);
@@ -35,7 +37,7 @@ export class Chart {
     context.font = FONT;
     const ink = styles("soft", "faint", "grid", "line", "ink", "accent", "card", ...this.series.map((each) => each.colour));
     const largest = Math.max(this.least, ...this.points.flatMap((point) => point.values.filter((value) => value != null)));
-    const ticks = this.most != null ? [0, this.most / 4, this.most / 2, (3 * this.most) / 4, this.most] : niceTicks(largest);
+    const ticks = this.most != null ? [0, this.most / 4, this.most / 2, (3 * this.most) / 4, this.most] : niceTicks(largest, this.isTime);
     const top = ticks[ticks.length - 1];
     const x = (at) => MARGIN.left + (1 - (this.end - at) / SPAN_S) * (width - MARGIN.left - MARGIN.right);
     const y = (value) => MARGIN.top + (1 - value / top) * (height - MARGIN.top - MARGIN.bottom);
@@ -139,10 +141,11 @@ export class Chart {
 }
 
 // Round numbers from 0 to at least `largest`.
-function niceTicks(largest) {
+function niceTicks(largest, isTime) {
   const rough = largest / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const steps = isTime ? TIME_STEPS : [1, 2, 5, 10].map((factor) => factor * power);
+  const step = steps.find((each) => each >= rough) ?? rough;
   const count = Math.max(1, Math.ceil(largest / step - 1e-9));
   return Array.from({ length: count + 1 }, (_, i) => i * step);
 }

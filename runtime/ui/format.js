@@ -9,6 +9,7 @@ export function tokens(value) {
 
 export function duration(seconds) {
   if (seconds == null || !isFinite(seconds)) return "–";
+  if (seconds === 0) return "0 s";
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 99.5) return `${Math.round(seconds)} s`;

@@ -44,7 +44,8 @@ export function nodeCard(outline, i, { text, requests }) {
   add("Last used", `${duration(outline.ageS[i])} ago`);
   add("Found again", counted(outline.hits[i], "time"));
   if (outline.held[i]) add("In use", counted(outline.held[i], "token"));
-  if (outline.victim[i] >= 0) add("Evicted", outline.victim[i] ? `after ${counted(outline.victim[i], "other")}` : "next");
+  const isEnd = outline.isFolded(i) || !outline.children[i];
+  if (outline.victim[i] >= 0) add(isEnd ? "Evicted" : "Below it, evicted", outline.victim[i] ? `after ${counted(outline.victim[i], "other")}` : "next");
   if (requests?.length) add("Requests", requests.join(", "));
   if (!outline.isRoot(i) && !outline.isFolded(i)) add("Digest", outline.digest[i]);
   const card = [element("h3", { text: title }), element("dl", {}, ...rows)];
