@@ -184,3 +184,12 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     copy.write_text(text.replace("/opt/axil/bin/axil", str(Path(sys.executable).with_name("axil"))))
     found = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_every_file_of_the_live_view_is_shipped() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    files = [path for path in (ROOT / "runtime" / "ui").rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        name = str(path.relative_to(ROOT / "runtime"))
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in data["runtime"]), name
