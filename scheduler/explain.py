@@ -92,6 +92,10 @@ class Explainer:
             case Removed() | Cleared():
                 pass
 
+    def author_of(self, page: int) -> str | None:
+        """Name the request that computed a cached page; None where that is not known."""
+        return self._authors[page] or None
+
     def _author_of_last(self, lease: Lease) -> str:
         return self._authors[lease.place.page] if lease.place.page is not None else ""
 

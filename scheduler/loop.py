@@ -182,7 +182,7 @@ class Loop:
                 self.outlines.ask(Asker(client, message.control_id), message.page)
                 return []
             case "run":
-                run = None if message.page is None else run_at(self.state.cache, message.page)
+                run = None if message.page is None else run_at(self.state.cache, message.page, self.state.explainer)
                 return [Reply(client, ControlReply(control_id=message.control_id, run=run))]
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None

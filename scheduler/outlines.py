@@ -19,6 +19,7 @@ from radix.node import Namespace
 from radix.outline import WHOLE, Column
 from wire.messages import ControlReply, Outline, RootName, Run
 
+from .explain import Explainer
 from .request import ClientId
 from .state import Reply
 
@@ -100,12 +101,13 @@ def outline_of(cache: PrefixCache, under: int | None, *, now_s: float, salt_key:
     )
 
 
-def run_at(cache: PrefixCache, page: int) -> Run | None:
-    """The first tokens of the node that holds a page."""
+def run_at(cache: PrefixCache, page: int, explainer: Explainer | None) -> Run | None:
+    """The first tokens of the node that holds a page, and who computed that page."""
     run = cache.run_of(page, SHOWN_TOKENS)
     if run is None:
         return None
-    return Run(start=run.start, num_tokens=run.num_tokens, token_ids=run.first, digest=run.digest)
+    author = None if explainer is None else explainer.author_of(page)
+    return Run(start=run.start, num_tokens=run.num_tokens, token_ids=run.first, digest=run.digest, request_id=author)
 
 
 def _root_name(namespace: Namespace, salt_key: bytes) -> RootName:

@@ -202,7 +202,7 @@ class FakeScheduler:
                 outline = None if self.cache is None else outline_of(self.cache, message.page, now_s=0.0, salt_key=b"")
                 await self.send(ControlReply(control_id=message.control_id, outline=outline))
             case Control(action="run"):
-                run = None if self.cache is None or message.page is None else run_at(self.cache, message.page)
+                run = None if self.cache is None or message.page is None else run_at(self.cache, message.page, None)
                 await self.send(ControlReply(control_id=message.control_id, run=run))
             case Control(action="flush"):
                 await self.send(ControlReply(control_id=message.control_id, count=7))

@@ -302,13 +302,15 @@ class Outline(Struct, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """The first of the `num_tokens` tokens of one node of the tree, which begin at `start`.
 
-    `digest` is the one that an outline gives.
+    `digest` is the one that an outline gives. The request `request_id` computed the page that was asked for; None where
+    that is not known.
     """
 
     start: int
     num_tokens: int
     token_ids: bytes
     digest: int
+    request_id: str | None = None
 
 
 class ControlReply(Struct, frozen=True, kw_only=True, tag=True):

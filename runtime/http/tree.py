@@ -79,7 +79,7 @@ async def show_tree(request: web.Request) -> web.Response:
 
 
 async def show_text(request: web.Request) -> web.Response:
-    """The first tokens of one node of the tree, and their text.
+    """The first tokens of one node of the tree, their text, and the request that computed them.
 
     A node that is not cached any more, or not the one of that digest, is a 404.
     """
@@ -95,7 +95,7 @@ async def show_text(request: web.Request) -> web.Response:
     token_ids = bytes_to_ids(run.token_ids)
     text = front.generator.tokenizer.decode(token_ids, skip_special_tokens=False)
     shown = {"start": run.start, "tokens": run.num_tokens, "shown_tokens": len(token_ids), "text": text}
-    return json_response({**shown, "token_ids": token_ids}, headers=_NEVER_STORED)
+    return json_response({**shown, "request": run.request_id, "token_ids": token_ids}, headers=_NEVER_STORED)
 
 
 async def _asked(client: SchedulerClient, under: int | None) -> bytes:

@@ -173,7 +173,7 @@ function showCard(i, x, y) {
     card.hidden = true;
     return;
   }
-  card.replaceChildren(...panels.nodeCard(outline, i, { text: texts.of(outline, i) }));
+  card.replaceChildren(...panels.nodeCard(outline, i, texts.of(outline, i)));
   card.hidden = false;
   const left = x + 16 + card.offsetWidth > icicle.width ? x - 16 - card.offsetWidth : x + 16;
   card.style.left = `${Math.max(6, Math.min(left, icicle.width - card.offsetWidth - 6))}px`;

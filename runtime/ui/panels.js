@@ -35,8 +35,8 @@ export function tiles({ stats, figures }) {
   ];
 }
 
-// The card beside a node; `text` is {text}, {why} or null while it's awaited.
-export function nodeCard(outline, i, { text, requests }) {
+// The card beside a node; `text` is {text, request}, {why} or null while it's awaited.
+export function nodeCard(outline, i, text) {
   const title = outline.isRoot(i) ? `Namespace: ${outline.rootName(i)}` : outline.isFolded(i) ? `${counted(outline.folded[i], "small node")}, folded` : `${counted(outline.tokens[i], "token")} from position ${outline.start[i].toLocaleString("en")}`;
   const rows = [];
   const add = (name, value) => value != null && rows.push(element("dt", { text: name }), element("dd", { text: value }));
@@ -46,7 +46,7 @@ export function nodeCard(outline, i, { text, requests }) {
   if (outline.held[i]) add("In use", counted(outline.held[i], "token"));
   const isEnd = outline.isFolded(i) || !outline.children[i];
   if (outline.victim[i] >= 0) add(isEnd ? "Evicted" : "Below it, evicted", outline.victim[i] ? `after ${counted(outline.victim[i], "other")}` : "next");
-  if (requests?.length) add("Requests", requests.join(", "));
+  add("Computed by", text?.request);
   if (!outline.isRoot(i) && !outline.isFolded(i)) add("Digest", outline.digest[i]);
   const card = [element("h3", { text: title }), element("dl", {}, ...rows)];
   if (text?.text != null) card.push(element("pre", { text: text.text }));

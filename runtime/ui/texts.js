@@ -47,7 +47,7 @@ export class Texts {
       try {
         const answer = await json(`tree/text?page=${page}&digest=${digest}`);
         const more = answer.tokens - answer.shown_tokens;
-        this.known.set(node, { text: more > 0 ? `${answer.text} …` : answer.text });
+        this.known.set(node, { text: more > 0 ? `${answer.text} …` : answer.text, request: answer.request });
       } catch (error) {
         if (error instanceof Refusal && [401, 403].includes(error.status)) this.mayRead = false;
         else if (error instanceof Refusal && error.status === 404) this.known.set(node, { why: "Not cached any more." });

@@ -82,6 +82,7 @@ def test_pointing_at_a_node_tells_of_it_and_text_needs_the_admin_key(view: View,
     view.wait("document.getElementById('key').textContent === 'Key in use'")
     view.hover_node(view.read(LARGEST))
     view.wait("document.getElementById('hover').innerText.includes('hub gears')")
+    assert "Computed by" in card.inner_text()
     assert view.read("[sessionStorage.getItem('axil-key'), JSON.stringify(localStorage)]") == ["admin", "{}"]
     view.use_key("")
     view.page.mouse.move(5, 5)
