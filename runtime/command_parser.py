@@ -21,9 +21,10 @@ class CommandParser(argparse.ArgumentParser):
     def refuse(self, unknown: str) -> NoReturn:
         """Refuse an argument that the command does not take, with the flag that looks most like it."""
         flag = unknown.partition("=")[0]
-        if not flag.startswith("-"):
-            self.error(f"there is no place for {unknown!r}")
         flags = [name for action in self._actions for name in action.option_strings]
+        if not flag.startswith("-"):
+            is_address = "--url" in flags and flag.startswith(("http://", "https://"))
+            self.error(f"there is no place for {unknown!r}" + f"; did you mean --url {unknown}?" * is_address)
         self.error(f"there is no flag {flag}{near(flag, flags)}")
 
 

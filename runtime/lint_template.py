@@ -64,6 +64,8 @@ def run_lint_template(args: argparse.Namespace) -> int:
 
     try:
         return lint_template(args.model, from_flags(LintFlags, args))
+    except BrokenPipeError:
+        raise  # whoever read has gone, which is no error of the template
     except (BadModel, OSError, ValueError) as error:
         print(f"axil: error: {error}", file=sys.stderr)
         return COULD_NOT_RUN

@@ -15,14 +15,14 @@ class ServerFailed(Exception):
 
 
 def base_url_of(url: str) -> str:
-    """The address that paths are added to.
+    """The address that paths are added to; with the /v1 that OpenAI's clients want behind it, the same.
 
     Raises:
         ValueError: `url` is none.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"--url must begin with http:// or https://, got {url}")
-    return url.rstrip("/")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def session_with(api_key: str | None) -> aiohttp.ClientSession:

@@ -88,14 +88,14 @@ def remedy(gap: Gap) -> str | None:
         if lost.policy >= lost.capacity:
             return "requests ask for what is still being computed, or evicted too soon: try another --eviction."
     if lost.workload >= 0.5:
-        return "most prompts are new: look for what changes at their front (a time, an id, the order of tools)."
+        return "most prompts are new: axil doctor looks for what changes at their front."
     return None
 
 
 def _body(gap: Gap) -> Iterator[str]:
     yield f"  found cached {_percent(gap.hit):>8}"
     if gap.lost is None or gap.lru_half is None:
-        yield "  nothing to compare with yet: no prompt filled a page that was followed"
+        yield "  nothing to compare with yet: no prompt filled a page that was followed; ask after more requests"
         return
     yield "  lost to"
     for owner, text in (

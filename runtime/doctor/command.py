@@ -27,9 +27,11 @@ def doctor(sources: Sequence[str], flags: DoctorFlags) -> int:
         OSError: a file can't be read.
         BadModel: the tokenizer of a recording's token ids is not there.
     """
+    if sources and flags.url is not None:
+        raise DoctorFailed(f"either the server at --url or files can be looked at, got {flags.url} and {sources[0]}")
     match sources:
         case []:
-            found = _asked(DEFAULT_URL, flags.api_key)
+            found = _asked(flags.url or DEFAULT_URL, flags.api_key)
         case [url] if url.startswith(("http://", "https://")):
             found = _asked(url, flags.api_key)
         case [log]:
@@ -55,6 +57,6 @@ def _compared(names: Sequence[str], *, as_json: bool) -> int:
 def _asked(url: str, api_key: str | None) -> Any:  # noqa: ANN401 - JSON of a server
     async def ask() -> Any:  # noqa: ANN401
         async with session_with(api_key) as session:
-            return await get_json(session, f"{base_url_of(url).removesuffix('/v1')}/doctor")
+            return await get_json(session, f"{base_url_of(url)}/doctor")
 
     return asyncio.run(ask())

@@ -24,6 +24,7 @@ _DESCRIPTION = (
 class DoctorFlags:
     """How the server is asked, and what is printed."""
 
+    url: str | None = flag(None, f"Address of a running server; auto: {DEFAULT_URL}.")
     api_key: str | None = flag(None, "The key that the server asks for; prompts' text is for its admin key.")
     json: bool = flag(False, "Print the findings as JSON.")
     model: str | None = flag(None, "Model whose tokenizer reads token ids in a log; auto: the embedded model.")
@@ -37,7 +38,7 @@ def add_doctor(commands: argparse._SubParsersAction[CommandParser]) -> None:
         "sources",
         nargs="*",
         metavar="URL | LOG | BODY BODY",
-        help=f"a server's address (default: {DEFAULT_URL}), a log, or two files with a request's body each",
+        help="a server's address, as with --url, a log, or two files with a request's body each",
     )
     add_flags(parser, DoctorFlags, title="doctor")
 
@@ -51,6 +52,14 @@ def run_doctor(args: argparse.Namespace) -> int:
 
     try:
         return doctor(args.sources, from_flags(DoctorFlags, args))
+    except BrokenPipeError:
+        raise  # whoever read has gone, which is no error of what was looked at
+    except FileNotFoundError as error:
+        return _failed(f"there is no file {error.filename}; an address begins with http:// or https://")
     except (BadModel, DoctorFailed, ServerFailed, OSError, ValueError) as error:
-        print(f"axil: error: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+        return _failed(error)
+
+
+def _failed(reason: object) -> int:
+    print(f"axil: error: {reason}", file=sys.stderr)
+    return COULD_NOT_RUN

@@ -12,13 +12,18 @@ from .prompts import SeenPrompt
 
 Told = Mapping[str, Any]
 _SHOWN_CHARACTERS = 72
+_LEAST_PROMPTS = 3
+"""What has changed once may have been meant; `diagnose` wants a second time."""
 
 
 def lines(told: Told) -> Iterator[str]:
     """A diagnosis, the costliest group first; groups without findings are counted only."""
     ill = [group for group in told["groups"] if group["findings"]]
     num_groups = len(told["groups"])
-    yield f"{told['requests']:,} prompts in {told['window_s']:,.0f} s; {num_groups} kinds, {len(ill)} with findings"
+    kinds = f"{num_groups} kind{'s' * (num_groups != 1)}"
+    yield f"{told['requests']:,} prompts in {told['window_s']:,.0f} s; {kinds}, {len(ill)} with findings"
+    if all(group["requests"] < _LEAST_PROMPTS for group in told["groups"]):
+        yield f"too few to tell: what changes is found in {_LEAST_PROMPTS} prompts of a kind or more"
     for group in ill:
         yield ""
         yield from _group_lines(group)

@@ -63,6 +63,16 @@ def test_flags_are_grouped_by_what_they_are_about(capsys: pytest.CaptureFixture[
         (("serve", "one", "two"), "axil serve: error: there is no place for 'two'"),
         (("serve", "--port", "abc"), "axil serve: error: argument --port: invalid int value: 'abc'"),
         (("serv",), "axil: error: argument COMMAND: invalid choice: 'serv'"),
+        (
+            ("report", "http://127.0.0.1:30001"),
+            "axil report: error: there is no place for 'http://127.0.0.1:30001'; did you mean --url http://127.0.0.1:30001?",
+        ),
+        (("replay", "rows", "--speed", "x"), "axil replay: error: argument --speed: must be a number above 0, got x"),
+        (
+            ("replay", "rows", "--closed", "0.5"),
+            "axil replay: error: argument --closed: must be a whole number of 1 or more, got 0.5",
+        ),
+        (("completion",), "axil completion: error: the following arguments are required: bash|zsh|fish"),
     ],
 )
 def test_arguments_that_are_wrong_get_the_reason_and_the_command_that_lists_flags_but_not_the_list(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
-from runtime.cli import run
+from runtime.cli import build_parser, run
+from runtime.doctor.flags import run_doctor
 from tests.fakes import BOS, END_OF_TURN, text_ids, write_model_dir
 from tests.runtime.doctor.chats import NAMES, SYSTEM, tool
 
@@ -58,10 +60,35 @@ def test_a_log_with_a_time_in_each_prompt_ends_with_1(
     assert ("a day" in shown) is is_wrapped
 
 
-def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
+def test_a_healthy_log_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(json.dumps(_body(i)) for i in range(5)))
     assert run(["doctor", str(log)], version="0") == 0
+    assert "1 kind, 0 with findings" in capsys.readouterr().out
+
+
+def test_two_prompts_with_another_time_are_too_few_and_the_doctor_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(json.dumps(_body(i, system=f"Now: 18:0{i}:31\n{SYSTEM}")) for i in range(2)))
+    assert run(["doctor", str(log)], version="0") == 0
+    assert "too few to tell: what changes is found in 3 prompts" in capsys.readouterr().out
+
+
+def test_a_reader_of_findings_that_leaves_is_no_error_of_the_doctor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Left(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(_body(0)))
+    monkeypatch.setattr("sys.stdout", Left())
+    with pytest.raises(BrokenPipeError):
+        run_doctor(build_parser("0").parse_args(["doctor", str(log)]))
+    assert not capsys.readouterr().err
 
 
 def test_recorded_token_ids_are_read_with_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +126,14 @@ def test_a_log_that_is_none_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize(
     ("sources", "words"),
-    [(("http://127.0.0.1:9",), "Is it running?"), (("/no/such",), "/no/such"), (("a", "b", "c"), "got 3 names")],
+    [
+        (("http://127.0.0.1:9",), "Is it running?"),
+        (("--url", "http://127.0.0.1:9/v1"), "can't reach http://127.0.0.1:9: "),
+        (("--url", "http://127.0.0.1:9", "log.jsonl"), "got http://127.0.0.1:9 and log.jsonl"),
+        (("/no/such",), "there is no file /no/such"),
+        (("localhost:9",), "an address begins with http://"),
+        (("a", "b", "c"), "got 3 names"),
+    ],
 )
 def test_what_can_not_be_asked_ends_with_2(
     capsys: pytest.CaptureFixture[str], sources: tuple[str, ...], words: str
