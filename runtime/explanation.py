@@ -16,7 +16,7 @@ from .records import Record
 from .text.tokenizer import Tokenizer
 
 ADVICE: Mapping[str, str] = {
-    "never_seen": "Nothing like this was computed before.",
+    "never_seen": "Nothing like this was computed before, as far as is remembered.",
     "client_changed": "The client has sent this part differently; what follows it has to be computed again. Keep what "
     "comes first the same, and put what changes last.",
     "template_changed": "The client has sent the same, but the chat template writes it differently now. See "
