@@ -24,7 +24,7 @@ const texts = new Texts((node) => textCame(node));
 const icicle = new Icicle(byId("tree"), { hover: showCard, enter: goInto, leave: goBack, select: say });
 const charts = {
   hits: new Chart(byId("chart-hits"), {
-    series: [{ name: "reused", colour: "hit" }], unit: (value) => `${Math.round(value)}%`, most: 100, empty: "no prompts yet",
+    series: [{ name: "reused", colour: "hit" }], unit: (value) => `${Math.round(value)}%`, most: 100, empty: "no prompts in this time",
   }),
   ttft: new Chart(byId("chart-ttft"), {
     series: [{ name: "hit", colour: "hit" }, { name: "partial", colour: "partial" }, { name: "miss", colour: "miss" }],

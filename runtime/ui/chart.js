@@ -120,22 +120,22 @@ export class Chart {
 
   #legend(ink, latest) {
     const { context } = this;
-    let left = MARGIN.left;
+    const texts = this.series.map((each, i) => [each.name, latest[i] == null ? "" : this.unit(latest[i])]);
+    const gaps = 20 * texts.length + 16 * (texts.length - 1);
+    const whole = gaps + texts.flat().reduce((sum, text) => sum + context.measureText(text).width, 0);
+    let left = Math.max(0, Math.min(MARGIN.left, this.canvas.clientWidth - MARGIN.right - whole));
     context.textBaseline = "alphabetic";
     context.textAlign = "left";
     for (const [i, each] of this.series.entries()) {
       context.fillStyle = ink[each.colour];
       context.fillRect(left, 10, 10, 3);
       context.fillStyle = ink.soft;
-      context.fillText(each.name, left + 15, 15);
-      left += 15 + context.measureText(each.name).width + 5;
-      if (latest[i] != null) {
-        const value = this.unit(latest[i]);
-        context.fillStyle = ink.ink;
-        context.fillText(value, left, 15);
-        left += context.measureText(value).width;
-      }
-      left += 16;
+      const [name, value] = texts[i];
+      context.fillText(name, left + 15, 15);
+      left += 15 + context.measureText(name).width + 5;
+      context.fillStyle = ink.ink;
+      context.fillText(value, left, 15);
+      left += context.measureText(value).width + 16;
     }
   }
 }

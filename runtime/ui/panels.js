@@ -22,12 +22,14 @@ export function tiles({ stats, figures }) {
   meter.children[0].style.width = `${(100 * held) / pool}%`;
   meter.children[1].style.width = `${(100 * stats.evictable_pages) / pool}%`;
   const pageTokens = stats.page_tokens || 1;
-  const ttftOf = (name) => element("span", { className: `of-${name}`, text: duration(ttft[name]) });
+  // The two are spans of their own, so that a narrow tile breaks the line between them and cuts off neither.
+  const ttftOf = (name) =>
+    element("span", {}, element("span", { className: `of-${name}`, text: duration(ttft[name]) }), small(` ${name}`));
   const isBusy = figures.hitRate != null;
   return [
     tile("Hit rate", [isBusy ? percent(figures.hitRate) : percent(figures.hitRateEver), small("%")],
       isBusy ? `last 15 s; ${percent(figures.hitRateEver)} % since the start` : stats.prompt_tokens_total ? "since the start; no prompts now" : "no prompts yet"),
-    tile("Time to first token", [ttftOf("hit"), small(" hit  "), ttftOf("miss"), small(" miss")], "medians of the last 30 s", null, true),
+    tile("Time to first token", [ttftOf("hit"), "  ", ttftOf("miss")], "medians of the last 30 s", null, true),
     tile("Pool", [percent(1 - stats.free_pages / pool), small("% filled")], `${tokens(held * pageTokens)} in use, ${tokens(stats.evictable_pages * pageTokens)} cached, of ${tokens(stats.num_pages * pageTokens)}`, meter),
     tile("Next victim", withUnit(duration(figures.nextVictimS)), figures.beltS != null ? `unused for so long; the belt is ${duration(figures.beltS)} long` : figures.nextVictimS != null ? "unused for so long" : "nothing can be evicted"),
     tile("Queue", [tokens(stats.num_waiting), small(" waiting")], `${tokens(stats.num_running)} of ${tokens(stats.max_running)} rows run`),
