@@ -19,7 +19,7 @@ from .native.build import load_library
 from .native.core import NativeCore, formula_of
 from .node import TOKEN_BYTES, Namespace, token_bytes
 from .observer import Observer
-from .outline import WHOLE, Limits, Outline, Run
+from .outline import WHOLE, Limits, Outline, Run, nothing_shown
 from .pages import QUARANTINED, TREE, OutOfPages, PageId, Pages, pages_of
 from .pure import PureCore
 from .tails import Tails
@@ -280,7 +280,12 @@ class PrefixCache:
         return freed
 
     def outline(self, limits: Limits = WHOLE) -> Outline:
-        """Show the largest parts of the tree, what is small folded into the rest of its parent. O(nodes)."""
+        """Show the largest parts of the tree, what is small folded into the rest of its parent. O(nodes).
+
+        Under a page that is not cached, or that the pool doesn't have, there is nothing.
+        """
+        if limits.under is not None and not 0 <= limits.under < self.num_pages:
+            return nothing_shown()
         return self.core.outline(limits)
 
     def run_of(self, page: PageId, max_tokens: int) -> Run | None:

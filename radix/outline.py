@@ -70,6 +70,11 @@ class Outline(NamedTuple):
     namespaces: list[Namespace]
 
 
+def nothing_shown() -> Outline:
+    """An outline without entries."""
+    return Outline(np.empty((0, len(Column)), np.int64), [])
+
+
 class Run(NamedTuple):
     """The tokens of one node: where they begin, how many there are, the first of them, and the node's digest."""
 

@@ -114,7 +114,8 @@ def test_an_outline_begins_where_it_is_asked_to_and_is_empty_where_nothing_is_ca
     below = cache.outline(WHOLE._replace(under=shared[Column.PAGE]))
     assert column(below, Column.ABOVE) == [-1, 0, 0]
     assert column(below, Column.TOKENS) == [8, 8, 8]
-    assert not len(cache.outline(WHOLE._replace(under=60)).entries)
+    for nowhere in (60, 64, 999_999, 2**31 - 1, -1):
+        assert not len(cache.outline(WHOLE._replace(under=nowhere)).entries)
 
 
 @pytest.mark.usefixtures("each_core")
