@@ -111,7 +111,7 @@ class Publisher:
         first = int.from_bytes(asked, "big")
         if asked == ALL_ONES or first < first_kept:
             return [self._encoded(self._held.snapshot(), self.next_sequence - 1)]
-        return list(islice(self._kept, first - first_kept, None))
+        return list(islice(self._kept, min(first, self.next_sequence) - first_kept, None))
 
     def _reply(self, identity: bytes, *frames: bytes) -> None:
         assert self.replay is not None

@@ -93,18 +93,18 @@ class Subscriber:
         self._context.destroy(linger=0)
 
     def take_snapshot(self) -> None:
-        self._ask(SNAPSHOT)
+        self.ask(SNAPSHOT)
 
     def catch_up(self) -> None:
         """Apply what has come, then ask for everything behind it."""
         while (message := self.received(within_s=0)) is not None:
             self.hear(*message)
-        self._ask(self.index.expected.to_bytes(8, "big"))
+        self.ask(self.index.expected.to_bytes(8, "big"))
 
     def hear(self, sequence: int, payload: bytes) -> None:
         """Apply a message that is the next one; ask for those before it that are missing."""
         if sequence > self.index.expected:
-            self._ask(self.index.expected.to_bytes(8, "big"))
+            self.ask(self.index.expected.to_bytes(8, "big"))
         if sequence == self.index.expected:
             self.index.apply(sequence, payload)
 
@@ -122,7 +122,7 @@ class Subscriber:
             lost += 1
         return lost
 
-    def _ask(self, sequence: bytes) -> None:
+    def ask(self, sequence: bytes) -> None:
         self._asker.send_multipart([b"", sequence])
         deadline = time.monotonic() + DEADLINE_S
         while True:

@@ -277,6 +277,18 @@ def test_requests_that_make_no_sense_are_not_answered_and_do_no_harm(tmp_path: P
         assert not asker.poll(50)
 
 
+@pytest.mark.parametrize("sequence", [1_000, 2**63, 2**64 - 2])
+def test_who_asks_for_what_is_yet_to_come_is_answered_with_nothing(tmp_path: Path, sequence: int) -> None:
+    with _bed(_config(tmp_path)) as bed:
+        bed.serve()
+        bed.publisher.publish()
+        before = bed.subscriber.index.expected
+        bed.subscriber.ask(sequence.to_bytes(8, "big"))
+        assert bed.subscriber.index.expected == before
+        bed.subscriber.catch_up()
+        assert bed.is_equal()
+
+
 def test_an_address_in_use_is_told_with_the_flag_that_named_it(tmp_path: Path) -> None:
     with _bed(KvEventsConfig(kv_events="tcp://127.0.0.1:0", kv_events_replay=f"ipc://{tmp_path}/r")) as bed:
         assert bed.publisher._pub is not None
