@@ -9,16 +9,19 @@ from aiohttp import web
 
 from runtime.explanation import Place, located, told
 from runtime.records import MAX_RECORDS, Record
-from wire.errors import NotFound, Refused
+from wire.errors import NotFound
 
 from .access import is_operator
 from .errors import json_response
 from .explained import place_of
+from .fields import read_query
 from .front import FRONT, Front
 from .route import Route
 from .schema import integer, record, shown
 
 DEFAULT_LIMIT = 100
+
+_QUERY = record({"limit": integer(1, text=f"So many at most; default {DEFAULT_LIMIT}.")})
 
 
 async def list_requests(request: web.Request) -> web.Response:
@@ -27,7 +30,8 @@ async def list_requests(request: web.Request) -> web.Response:
     Each is explained at /requests/{id}.
     """
     front = request.app[FRONT]
-    limit = _read_limit(request)
+    limit = read_query(request, _QUERY).get("limit", DEFAULT_LIMIT)
+    assert isinstance(limit, int)
     rows = rows_of(front)
     for answer in await front.generator.client.peers.ask("requests"):
         rows += cast("list[dict[str, object]]", msgspec.msgpack.decode(answer))
@@ -101,19 +105,12 @@ def _row(found: Record) -> dict[str, object]:
     }
 
 
-def _read_limit(request: web.Request) -> int:
-    given = request.query.get("limit", str(DEFAULT_LIMIT))
-    if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise Refused(f"limit must be a whole number of 1 or more, got {shown(given)}. Change it.", field="limit")
-    return int(given)
-
-
 ROUTES = (
     Route(
         method="GET",
         path="/requests",
         handler=list_requests,
-        query=record({"limit": integer(1, text=f"So many at most; default {DEFAULT_LIMIT}.")}),
+        query=_QUERY,
     ),
     Route(method="GET", path="/requests/{id}", handler=show_request),
 )
