@@ -174,7 +174,7 @@ class CacheMachine(RuleBasedStateMachine):
         lease = self.cache.lease(namespace, ids, max_reuse_tokens=limit)
 
         assert lease.cached_tokens - lease.copied_tokens == whole
-        # Where the page with most could only be copied into its own place, it made place for the copy of a running one's.
+        # Where the page with most could only go into its own place, it made room for the copy of a running one's.
         is_second_best = free == 0 and whole < lease.cached_tokens < before and lease.copy_source is None
         assert lease.cached_tokens == (before if lease.copy or before == whole else whole) or is_second_best
         assert lease.copy is None or lease.copy[1] == lease.page_ids[-1]
