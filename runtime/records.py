@@ -79,8 +79,12 @@ class Record:
 
     @property
     def missed_tokens(self) -> int:
-        """Prompt tokens that were computed, from the first that was not found on."""
-        return 0 if self.miss is None else self.num_tokens - self.miss.position
+        """Prompt tokens that were computed, from the first that was not found on; the last one alone is no miss."""
+        if self.reuse is None:
+            return 0
+        if self.miss is not None:
+            return self.num_tokens - self.miss.position
+        return max(0, self.num_tokens - 1 - self.reuse.cached_tokens)
 
     @property
     def num_bytes(self) -> int:

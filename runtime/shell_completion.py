@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
 
-_FILES = {"config", "chat_template"}
+_FILES = {"config", "chat_template", "record"}
 """Flags whose value is a file's name."""
 
 

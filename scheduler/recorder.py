@@ -8,8 +8,10 @@ Knows no text: token ids are written only when they are asked for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
+import os
 import queue
 import threading
 from collections import OrderedDict
@@ -180,7 +182,9 @@ class _Rows:
 
 
 def _new_file(path: Path) -> tuple[BinaryIO, Path]:
-    """A file that nobody had, so that no recording is overwritten."""
+    """A file that nobody had, so that no recording is overwritten; a directory is no recording, and has none beside."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     for number in itertools.count():
         name = path if not number else path.with_name(f"{path.name}.{number}")
         with contextlib.suppress(FileExistsError):

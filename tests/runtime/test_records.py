@@ -64,6 +64,14 @@ def test_records_are_few_and_small_and_the_oldest_go_first() -> None:
     assert len(records) == 2, "a record that was replaced takes no memory"
 
 
+@pytest.mark.parametrize(("cached", "missed"), [(0, 59), (16, 43), (59, 0)])
+def test_where_no_causes_are_kept_what_was_missing_is_told_still(cached: int, missed: int) -> None:
+    record = Record("a", ids_to_bytes(LONG), "", None)
+    assert record.missed_tokens == 0
+    Kept().records.scheduled(record, Reuse(prompt_tokens=60, cached_tokens=cached, copied_tokens=0, queue_s=0.0))
+    assert (record.cause, record.missed_tokens) == (None, missed)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_log_has_a_line_of_the_wished_share_and_no_text(share: float, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)

@@ -25,6 +25,7 @@ OFFERS: list[tuple[str, set[str]]] = [
     ("axil serve --dtype=b", {"bfloat16"}),
     ("axil serve --port ", set()),
     ("axil serve --config fla", {"fla gs.yaml"}),
+    ("axil serve --record fla", {"fla gs.yaml"}),
     ("axil serve fla", {"fla gs.yaml"}),
     ("axil chat --ur", {"--url"}),
     ("axil completion z", {"zsh"}),

@@ -96,6 +96,14 @@ def test_no_recording_is_overwritten(tmp_path: Path) -> None:
     assert names == ["rows.jsonl", "rows.jsonl.1", "rows.jsonl.2"]
 
 
+def test_a_directory_is_refused_and_nothing_is_made_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "recordings"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        recording(make_harness(), path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_full_disk_ends_the_recording_with_one_loud_line_and_serving_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
