@@ -65,7 +65,9 @@ class RunnerConfig:
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")
     context_length: int | None = flag(None, "Longest prompt plus output; auto is what the model was made for.")
     profile_dir: str | None = flag(
-        None, "Directory for what /stop_profile writes; auto is axil-profiles-UID in the directory for temporary files."
+        None,
+        "Directory for what /stop_profile writes; auto is axil-profiles-UID in the directory for temporary files.",
+        metavar="DIRECTORY",
     )
     threads: int | None = flag(
         None, "Threads for the arithmetic; auto is all usable cores. Fewer where other programs keep them busy."

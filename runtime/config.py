@@ -46,7 +46,9 @@ class HttpConfig:
     )
     log_misses: float = flag(0.0, "Part of the requests, 0 to 1, of which a line says what was reused and why no more.")
     drain_seconds: float = flag(2.0, "Time that open requests get to finish after SIGTERM or Ctrl-C.")
-    chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
+    chat_template: str | None = flag(
+        None, "File with a Jinja chat template; auto takes the model's own.", metavar="FILE"
+    )
     doctor_prompts: int = flag(
         256, "Recent prompts that /doctor looks at, in memory only, for each tokenizer; 0 keeps none."
     )

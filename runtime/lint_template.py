@@ -25,7 +25,9 @@ _HTTP = HttpConfig.__dataclass_fields__
 class LintFlags:
     """What is linted, and how thoroughly."""
 
-    chat_template: str | None = flag(None, "File with a Jinja chat template; auto takes the model's own.")
+    chat_template: str | None = flag(
+        None, "File with a Jinja chat template; auto takes the model's own.", metavar="FILE"
+    )
     tool_call_parser: str = flag(
         "auto", "How the model writes tool calls, as for serve.", choices=_HTTP["tool_call_parser"].metadata["choices"]
     )

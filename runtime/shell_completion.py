@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
 
-_FILES = {"config", "chat_template", "record"}
-"""Flags whose value is a file's name."""
+_FILES = ("FILE", "DIRECTORY")
+"""What help calls the value of a flag that names a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def _option(action: argparse.Action) -> _Option:
         help=str(action.help).replace("%%", "%") if is_shown else "",
         has_value=action.nargs != 0,
         choices=tuple(map(str, action.choices or ())),
-        is_file=action.dest in _FILES,
+        is_file=bool(action.option_strings) and action.metavar in _FILES,
     )
 
 

@@ -36,7 +36,9 @@ class SchedulerConfig:
     explain_misses: bool = flag(True, "Say of each request why the part of its prompt that was not reused was not.")
     gap_report: bool = flag(True, "Estimate what a cache could have found at best, for GET /report and axil report.")
     record: str | None = flag(
-        None, "File for lengths, times and shared prefixes of all requests, for axil replay; auto records nothing."
+        None,
+        "File for lengths, times and shared prefixes of all requests, for axil replay; auto records nothing.",
+        metavar="FILE",
     )
     record_text: bool = flag(False, "With --record, also write the token ids of prompts, from which text can be read.")
     overlap: bool = flag(True, "Plan step N+1 while step N runs.")

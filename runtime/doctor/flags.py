@@ -24,8 +24,10 @@ _DESCRIPTION = (
 class DoctorFlags:
     """How the server is asked, and what is printed."""
 
-    url: str | None = flag(None, f"Address of a running server; auto: {DEFAULT_URL}.")
-    api_key: str | None = flag(None, "The key that the server asks for; prompts' text is for its admin key.")
+    url: str | None = flag(None, f"Address of a running server; auto: {DEFAULT_URL}.", metavar="URL")
+    api_key: str | None = flag(
+        None, "The key that the server asks for; prompts' text is for its admin key.", metavar="KEY"
+    )
     json: bool = flag(False, "Print the findings as JSON.")
     model: str | None = flag(None, "Model whose tokenizer reads token ids in a log; auto: the embedded model.")
     token_seconds: float = flag(0.0, "Seconds that computing a prompt's token takes, for logs; a server knows its own.")
