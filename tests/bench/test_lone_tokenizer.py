@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench import lone_tokenizer
+from bench.command import CannotMeasure
+
+
+def test_cpu_time_is_that_of_all_threads_and_does_not_count_waiting() -> None:
+    before_s, started_s = lone_tokenizer.cpu_time_s(os.getpid()), time.thread_time()
+    while time.thread_time() - started_s < 0.05:
+        pass
+    assert 0.05 <= lone_tokenizer.cpu_time_s(os.getpid()) - before_s < 5
+
+
+def test_a_child_is_found_by_the_module_that_it_runs() -> None:
+    module = "http.server"
+    with subprocess.Popen([sys.executable, "-u", "-m", module, "0"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline()
+            assert lone_tokenizer.child_running(module) == child.pid
+        finally:
+            child.kill()
+    with pytest.raises(CannotMeasure, match="no child"):
+        lone_tokenizer.child_running(module)
