@@ -137,9 +137,7 @@ def _with_thought(answer: Answer, form: AnswerForm, prompt: str, written: str) -
 def _missing_calls(answer: Answer, form: AnswerForm, written: str) -> str:
     if form.calls is None:
         return ""
-    mark = "" if form.calls.anchors else form.calls.marks[0]
-    missing = [call for call in answer.calls if call.name not in written]
-    return "".join(f'{mark}{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in missing)
+    return "".join(form.calls.write(call) for call in answer.calls if call.name not in written)
 
 
 def _read(generated: str, prompt: str, conversation: Conversation, model: Model) -> list[Piece]:

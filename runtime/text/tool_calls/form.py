@@ -92,6 +92,9 @@ class CallForm(Protocol):
         Forms that never give one are told when they are whole.
         """
 
+    def write(self, call: Call) -> str:
+        """`call` as the model writes it, mark and closing included; `calls` gives it back."""
+
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """Lark rules of which `calls` is one call or several of `tools`; `literal` writes a mark as Lark does."""
 
@@ -134,6 +137,11 @@ def json_call(value: object) -> Call:
     if isinstance(arguments, str):
         arguments = parsed_json(arguments)
     return made_call(value["name"], {} if arguments is None else arguments)
+
+
+def call_object(call: Call, arguments_name: str) -> str:
+    """The object that `json_call` reads."""
+    return f'{{"name": {json.dumps(call.name)}, "{arguments_name}": {call.arguments}}}'
 
 
 def made_call(name: str, arguments: object) -> Call:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .form import Tool, object_rules
+from runtime.text.pieces import Call
+
+from .form import Tool, call_object, object_rules
 from .objects import ObjectForm
 
 
@@ -14,6 +16,10 @@ class HermesForm(ObjectForm):
     marks: tuple[str, ...] = ("<tool_call>",)
     anchors = ""
     closings: tuple[str, ...] = ("</tool_call>",)
+
+    def write(self, call: Call) -> str:
+        """The object between its marks."""
+        return f"{self.marks[0]}\n{call_object(call, 'arguments')}\n{self.closings[0]}"
 
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """Line ends as Qwen's template has them."""

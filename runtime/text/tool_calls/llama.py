@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .form import Tool, object_rules
+from runtime.text.pieces import Call
+
+from .form import Tool, call_object, object_rules
 from .objects import ObjectForm
 
 
@@ -14,6 +16,10 @@ class LlamaForm(ObjectForm):
     marks: tuple[str, ...] = ("<|python_tag|>",)
     anchors = "{"
     closings: tuple[str, ...] = (";",)
+
+    def write(self, call: Call) -> str:
+        """The object alone, as the first thing of an answer."""
+        return call_object(call, "parameters")
 
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """Without the mark, which the templates leave out for functions of one's own."""

@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from runtime.text.pieces import Call
 
 from .brackets import Brackets
-from .form import MAX_HEAD_CHARACTERS, NotACall, Telling, Tool, json_call, made_call, object_rules, parsed_json
+from .form import (
+    MAX_HEAD_CHARACTERS,
+    NotACall,
+    Telling,
+    Tool,
+    call_object,
+    json_call,
+    made_call,
+    object_rules,
+    parsed_json,
+)
 from .objects import NAMED_OBJECT, told_from
 
 _NAME = r"(?P<name>[\w.\-]{1,256})(?:\[CALL_ID\][\w\-]+)?(?:\[ARGS\])?\s*"
@@ -54,6 +64,10 @@ class MistralForm:
         if isinstance(value, list) and value:
             return [json_call(item) for item in value]
         return [json_call(value)]
+
+    def write(self, call: Call) -> str:
+        """A list of one."""
+        return f"{self.marks[0]}[{call_object(call, 'arguments')}]"
 
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """The list, which all templates but the latest write."""

@@ -45,6 +45,11 @@ class PythonicForm:
             raise NotACall
         return [_call(item) for item in tree.elts]
 
+    def write(self, call: Call) -> str:
+        """A list of one, as the first thing of an answer."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in json.loads(call.arguments).items())
+        return f"[{call.name}({arguments})]"
+
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """Required arguments first; their values are JSON, which is read as well."""
         more = "" if is_single else ' (", " call)*'

@@ -77,6 +77,14 @@ class QwenXmlForm:
         head = _HEAD.match(text, start)
         return None if head is None else _XmlTelling(head["name"], head.end(), tools)
 
+    def write(self, call: Call) -> str:
+        """Strings as they are, other values as JSON, with the template's line ends."""
+        parameters = "".join(
+            f"<parameter={key}>\n{value if isinstance(value, str) else written(value)}\n{_VALUE_END}\n"
+            for key, value in json.loads(call.arguments).items()
+        )
+        return f"{self.marks[0]}\n<function={call.name}>\n{parameters}{_END}\n{self.closings[0]}"
+
     def grammar(self, tools: Sequence[Tool], literal: Callable[[str], str], *, is_single: bool) -> str:
         """Line ends as the template has them; parameters in the order of the schema, those that are optional or not."""
         more = "" if is_single else ' ("\\n" call)*'

@@ -53,6 +53,11 @@ HERMES = (
 )
 """Everything in its place: nothing is dropped, moved or trimmed."""
 
+HERMES_WITHOUT_CALLS = HERMES.replace(_HERMES_CALLS, "").replace(
+    '<tool_call>{"name": ..., "arguments": ...}</tool_call>', "CALLS"
+)
+"""Leaves out what was called; `CALLS` says how calls are written, and is to be replaced."""
+
 _THINKING = (
     _HERMES_TOOLS
     + """

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from runtime.template_lint.causes import cause_of
-from runtime.template_lint.conversations import Conversation, random_one, smaller, systematic
+from runtime.template_lint.conversations import TOOLS, Answer, Conversation, Turn, random_one, smaller, systematic
 from runtime.template_lint.lint import Report, lint
-from runtime.template_lint.play import Model
+from runtime.template_lint.play import Model, play
 from runtime.template_lint.report import all_hold, as_json, as_text
 from runtime.template_lint.rules import broken
+from runtime.text.pieces import Call
 from tests.runtime.template_lint.templates import (
     ALWAYS_THINKING,
     CHATML,
@@ -18,6 +19,7 @@ from tests.runtime.template_lint.templates import (
     GEMMA_2,
     GEMMA_2_UNTRIMMED,
     HERMES,
+    HERMES_WITHOUT_CALLS,
     LLAMA,
     LLAMA_3,
     MISTRAL,
@@ -28,6 +30,8 @@ from tests.runtime.template_lint.templates import (
     QWEN_3_PRESERVING,
     model_of,
 )
+
+CALLS = (Call("get_weather", '{"city": "Rome", "days": 2}'), Call("list_files", "{}"))
 
 
 def _found(model: Model) -> dict[tuple[str, str], dict[str, object] | None]:
@@ -131,6 +135,23 @@ def test_equal_text_that_is_cut_into_other_tokens_is_told() -> None:
 def test_a_call_that_the_parser_does_not_read_is_told() -> None:
     source = HERMES.replace('"name": "', '"function": "')
     assert ("read", "parser") in _found(model_of(source, CHATML, eos="<|im_end|>"))
+
+
+@pytest.mark.parametrize(
+    ("example", "form"),
+    [
+        ("<tool_call><function=NAME></function></tool_call>", "qwen3_coder"),
+        ("[func_name1(params)]", "pythonic"),
+        ('{"name": function name, "parameters": dictionary}', "llama"),
+    ],
+)
+def test_calls_that_the_template_leaves_out_are_taken_to_be_written_in_the_models_form(example: str, form: str) -> None:
+    source = HERMES_WITHOUT_CALLS.replace("CALLS", example)
+    model = model_of(source, CHATML, eos="<|im_end|>")
+    assert model.form.call_form_name == form
+    chat = Conversation(tools=TOOLS, turns=(Turn(question="Where?", answer=Answer(calls=CALLS)),))
+    (exchange, *_) = play(chat, model)
+    assert [piece for piece in exchange.read if isinstance(piece, Call)] == list(CALLS)
 
 
 def test_the_counter_example_is_as_small_as_it_gets() -> None:

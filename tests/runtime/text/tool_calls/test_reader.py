@@ -124,6 +124,13 @@ def test_what_is_no_right_call_stays_text_as_it_was_written(form: str, text: str
     assert _read(form, text) == [Text(text)]
 
 
+@pytest.mark.parametrize("form", CALL_FORMS)
+def test_what_a_form_writes_it_reads(form: str) -> None:
+    calls = [ROME, EMPTY, Call("f", json.dumps({"s": 'an "odd" 東', "n": -1, "y": [True, {"z": None}]}))]
+    whole = [Call(call.name, json.dumps(json.loads(call.arguments), ensure_ascii=False)) for call in calls]
+    assert _read(form, "".join(CALL_FORMS[form].write(call) for call in calls)) == whole
+
+
 def test_a_right_call_behind_a_wrong_one_is_found() -> None:
     wrong = "<tool_call>what?</tool_call>"
     assert _read("hermes", f"{wrong}<tool_call>{_object(ROME)}</tool_call>") == [Text(wrong), ROME]
