@@ -1,22 +1,18 @@
-"""LangChain's ChatOpenAI and the `llm` command against a running server: answers, streams, tools, forced forms.
+"""LangChain's ChatOpenAI or the `llm` command on the server at the given URL: answers, streams, tools, forced forms.
 
-They pull in much that axil does not need, so they live in an environment of their own, and this runs there:
-
-    python3 -m venv /tmp/clients && /tmp/clients/bin/pip install langchain-openai llm
-    /tmp/clients/bin/python bench/chat_clients.py http://127.0.0.1:30000
-
-The server needs a chat template that takes tools. Ends with an error at the first thing that is wrong.
+Runs where they are installed, and alone. The server needs a chat template that takes tools. Ends with an error at the
+first thing that is wrong.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +32,14 @@ TOOL = {"type": "function", "function": {"name": "weather", "description": "Look
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="of the server, without /v1")
-    url = f"{parser.parse_args().url}/v1"
+    server, client = sys.argv[1:]
+    url = f"{server}/v1"
     with urllib.request.urlopen(f"{url}/models") as reply:
         model = json.load(reply)["data"][0]["id"]
-    for uses_responses in (False, True):
-        langchain(url, model, uses_responses=uses_responses)
-    llm(url, model)
+    CLIENTS[client](url, model)
 
 
-def langchain(url: str, model: str, *, uses_responses: bool) -> None:
+def langchain(url: str, model: str, *, uses_responses: bool = False) -> None:
     """A question, the same one streamed, a forced call whole and streamed, its result, a forced form."""
     chat = ChatOpenAI(
         base_url=url, api_key="none", model=model, temperature=0, max_tokens=40, use_responses_api=uses_responses
@@ -63,10 +56,8 @@ def langchain(url: str, model: str, *, uses_responses: bool) -> None:
     assert sum(chunks[1:], chunks[0]).tool_calls[0]["args"] == call["args"]
     history = [HumanMessage("Is it warm in Rome?"), called, ToolMessage("Sunny.", tool_call_id=call["id"])]
     after = chat.bind_tools([TOOL]).invoke(history)
-    cached = after.usage_metadata["input_token_details"]["cache_read"]
-    assert cached > 0
+    assert after.usage_metadata["input_token_details"]["cache_read"] > 0, "the first turn was cached"
     assert chat.with_structured_output(WEATHER).invoke("A trip to Rome.")["city"] in CITY["enum"]
-    print(f"langchain, responses {uses_responses}: good; {cached} prompt tokens of the second turn were cached")
 
 
 def llm(url: str, model: str) -> None:
@@ -82,8 +73,9 @@ def llm(url: str, model: str) -> None:
             for more in ([], ["--no-stream"])
         ]
     assert answers[0].strip() == answers[1].strip() != ""
-    print("llm: good")
 
+
+CLIENTS = {"langchain": langchain, "langchain-responses": partial(langchain, uses_responses=True), "llm": llm}
 
 if __name__ == "__main__":
     main()
