@@ -15,6 +15,7 @@ from wire.gap import Gap, GapReport, GapWindow, Lost
 from wire.messages import Reuse
 
 from .request import Request
+from .salts import salt_digest
 
 WINDOWS_S = (600, 3600)
 """The windows that are told of, beside everything since the start."""
@@ -192,7 +193,7 @@ class GapMeter:
         )
 
     def _label(self, namespace: Namespace) -> str:
-        label = "default" if not namespace.salt else f"{hash_of_namespace(namespace):016x}"
+        label = "default" if not namespace.salt else salt_digest(namespace.salt)
         return label if label in self._total.namespaces or len(self._total.namespaces) < MOST_NAMESPACES else OTHERS
 
     def _gap(self, tally: Tally) -> Gap:

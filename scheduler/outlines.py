@@ -6,8 +6,6 @@ the time. Knows no sockets.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from wire.messages import ControlReply, Outline, RootName, Run
 
 from .explain import Explainer
 from .request import ClientId
+from .salts import salt_digest
 from .state import Reply
 
 FRESH_S = 1.0
@@ -52,7 +51,6 @@ class Outlines:
     asked: dict[int | None, list[Asker]] = field(default_factory=dict)
     made: dict[int | None, tuple[float, Outline]] = field(default_factory=dict)
     next_s: float = 0.0
-    _salt_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
     def ask(self, asker: Asker, under: int | None) -> None:
         """Note a wish for the whole tree, or for what is under a page."""
@@ -79,14 +77,14 @@ class Outlines:
         ]
 
     def _make(self, cache: PrefixCache, under: int | None, now_s: float) -> None:
-        made = outline_of(cache, under, now_s=now_s, salt_key=self._salt_key)
+        made = outline_of(cache, under, now_s=now_s)
         if len(self.made) >= MAX_KEPT:
             del self.made[min(self.made, key=lambda each: self.made[each][0])]
         self.made[under] = now_s, made
         self.next_s = now_s + made.took_s / TIME_SHARE
 
 
-def outline_of(cache: PrefixCache, under: int | None, *, now_s: float, salt_key: bytes) -> Outline:
+def outline_of(cache: PrefixCache, under: int | None, *, now_s: float) -> Outline:
     """The tree, or what is under a page; salts are told apart by digests that nobody without the key can guess from."""
     began_s = time.thread_time()
     outline = cache.outline(WHOLE._replace(under=under))
@@ -95,7 +93,7 @@ def outline_of(cache: PrefixCache, under: int | None, *, now_s: float, salt_key:
     return Outline(
         columns=_COLUMNS,
         entries=entries.tobytes(),
-        roots=tuple(_root_name(namespace, salt_key) for namespace in outline.namespaces),
+        roots=tuple(_root_name(namespace) for namespace in outline.namespaces),
         num_nodes=int(entries[:, Column.NODES].sum()),
         took_s=time.thread_time() - began_s,
     )
@@ -110,7 +108,6 @@ def run_at(cache: PrefixCache, page: int, explainer: Explainer | None) -> Run | 
     return Run(start=run.start, num_tokens=run.num_tokens, token_ids=run.first, digest=run.digest, request_id=author)
 
 
-def _root_name(namespace: Namespace, salt_key: bytes) -> RootName:
-    salt = namespace.salt.encode()
-    digest = hashlib.blake2b(salt, key=salt_key, digest_size=6).hexdigest() if salt else None
+def _root_name(namespace: Namespace) -> RootName:
+    digest = salt_digest(namespace.salt) if namespace.salt else None
     return RootName(model=namespace.model, adapter=namespace.adapter, salt_digest=digest)

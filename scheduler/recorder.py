@@ -25,6 +25,7 @@ from wire.messages import Done, Tokens
 from wire.recording import BLOCK_TOKENS, RecordedRequest, encode_row
 
 from .request import Request
+from .salts import salt_digest
 from .sequences import Sequences
 from .state import Reply
 
@@ -145,7 +146,7 @@ class _Rows:
             row=number,
             follows=follows,
             shared_tokens=shared_tokens,
-            salt=f"{nothing:016x}" if request.namespace.salt else "",
+            salt=salt_digest(request.namespace.salt) if request.namespace.salt else "",
             cached_tokens=None if reuse is None else reuse.cached_tokens,
             ttft_ms=None if first_s is None else round(1e3 * (first_s - request.arrived_s), 3),
             latency_ms=round(1e3 * (note.ended_s - request.arrived_s), 3),

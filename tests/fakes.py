@@ -199,7 +199,7 @@ class FakeScheduler:
                 await self.send(ControlReply(control_id=message.control_id, path=path, refusal=self.profile_refusal))
             case Control(action="outline"):
                 self.num_outlines += 1
-                outline = None if self.cache is None else outline_of(self.cache, message.page, now_s=0.0, salt_key=b"")
+                outline = None if self.cache is None else outline_of(self.cache, message.page, now_s=0.0)
                 await self.send(ControlReply(control_id=message.control_id, outline=outline))
             case Control(action="run"):
                 run = None if self.cache is None or message.page is None else run_at(self.cache, message.page, None)

@@ -44,7 +44,7 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class GapWindow(Struct, frozen=True, kw_only=True):
-    """What came in the last `seconds`, or with None since the start; namespaces by their hashes."""
+    """What came in the last `seconds`, or with None since the start; namespaces by digests of their salts."""
 
     seconds: int | None
     all: Gap

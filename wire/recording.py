@@ -20,7 +20,7 @@ BLOCK_TOKENS = 512
 class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request. `timestamp` is its arrival, in ms since the recording began; rows stand in the order of their ends.
 
-    `row` counts the rows of a file from 0; without it the row is not ours. `salt` is a hash of the cache salt, empty
+    `row` counts the rows of a file from 0; without it the row is not ours. `salt` is a digest of the cache salt, empty
     without one. `ttft_ms` is None when it ended before its first token. `cause` is why the first token that was not
     found cached was not (`wire.messages.MissCause`). `prompt_ids` is there only with `--record-text`.
     """

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radix.journal import hash_of_namespace
 from scheduler.config import SchedulerConfig
 from scheduler.gap import MOST_NAMESPACES, OTHERS, GapMeter
 from tests.scheduler.harness import Harness, make_harness
@@ -82,6 +83,9 @@ def test_namespaces_are_told_apart_without_their_salts_and_there_are_never_too_m
     namespaces = meter_of(harness).report(now_s=harness.now_s).windows[-1].namespaces
     assert len(namespaces) == MOST_NAMESPACES + 1
     assert not any("tenant" in name for name in namespaces)
+    (space, *_) = (space for space in harness.state.cache.core.picture().roots if space.salt)
+    guessed = {f"{hash_of_namespace(space._replace(salt=f'tenant {i}')):016x}" for i in range(9)}
+    assert guessed.isdisjoint(namespaces), "whoever guesses a salt must not be able to check it"
     assert (namespaces["default"].requests, namespaces[OTHERS].requests) == (2, 6)
     assert namespaces["default"].hit == pytest.approx(12 / 26)
 

@@ -7,6 +7,7 @@ import pytest
 
 from radix.cache import PrefixCache
 from radix.outline import Column
+from scheduler import salts
 from scheduler.outlines import FRESH_S, TIME_SHARE, Asker, Outlines
 from scheduler.request import ClientId
 from scheduler.state import Reply
@@ -64,7 +65,9 @@ def test_the_next_one_waits_until_the_walks_took_a_hundredth_of_the_time(cache: 
     assert len(outlines.answers(cache, due_s)) == 1
 
 
-def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(cache: PrefixCache) -> None:
+def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(
+    cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outlines = Outlines()
     outlines.ask(asker(1), None)
     outline = outline_in(outlines.answers(cache, 12.5)[0])
@@ -74,6 +77,7 @@ def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(cache
     plain, salted = sorted(outline.roots, key=lambda root: root.salt_digest or "")
     assert plain.salt_digest is None
     assert salted.salt_digest not in (None, OTHER.salt)
+    monkeypatch.setattr(salts, "_KEY", b"drawn at another start")
     again = Outlines()
     again.ask(asker(1), None)
     assert outline_in(again.answers(cache, 12.5)[0]).roots != outline.roots
