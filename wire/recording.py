@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 BLOCK_TOKENS = 512
 """Tokens in a block of `hash_ids`."""
+
+
+_Count = Annotated[int, Meta(ge=0)]
+_TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,19 +31,26 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     timestamp: float
-    input_length: int
-    output_length: int
+    input_length: _Count
+    output_length: _Count
     hash_ids: tuple[int, ...]
     row: int | None = None
     follows: int | None = None
-    shared_tokens: int = 0
+    shared_tokens: _Count = 0
     salt: str = ""
     cached_tokens: int | None = None
     ttft_ms: float | None = None
     latency_ms: float | None = None
     end: str = ""
     cause: str | None = None
-    prompt_ids: tuple[int, ...] | None = None
+    prompt_ids: tuple[_TokenId, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when it follows what comes later, or shares more than it has."""
+        if self.follows is not None and (self.row is None or self.follows >= self.row):
+            raise ValueError(f"follows must name an earlier row than {self.row}, got {self.follows}")
+        if self.shared_tokens > self.input_length:
+            raise ValueError(f"shared_tokens ({self.shared_tokens}) must not exceed input_length ({self.input_length})")
 
 
 encode_row = msgspec.json.Encoder().encode
