@@ -43,9 +43,12 @@ def encoded_diagnosis(front: Front) -> Awaitable[bytes]:
 
 
 async def _own(front: Front) -> Diagnosis:
-    prompts = front.window.prompts()
-    token_s = _token_s(front.generator.client.stats)
-    return await front.generator.in_thread(lambda: diagnose(prompts, token_s=token_s))
+    def made() -> Awaitable[Diagnosis]:
+        prompts = front.window.prompts()
+        token_s = _token_s(front.generator.client.stats)
+        return front.generator.in_thread(lambda: diagnose(prompts, token_s=token_s))
+
+    return await front.diagnosis.get(made)
 
 
 def _token_s(stats: Stats) -> float:

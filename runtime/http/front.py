@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from runtime.config import TokenizerLaunch
+from runtime.doctor.latest import LatestDiagnosis
 from runtime.doctor.window import PromptWindow
 from runtime.generator import Generator
 from runtime.metrics import Metrics
@@ -33,6 +34,7 @@ class Front:
     gate: Gate
     window: PromptWindow
     records: Records
+    diagnosis: LatestDiagnosis = field(default_factory=LatestDiagnosis)
     started_at: int = field(default_factory=lambda: int(time.time()))
     unknown_fields: set[str] = field(default_factory=set)
 
