@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 from aiohttp import web
 
-from runtime.explanation import Place, located, told
+from runtime.explanation import Place, told
 from runtime.records import MAX_RECORDS, Record
 from wire.errors import NotFound
 
@@ -64,10 +64,10 @@ def rows_of(front: Front) -> list[dict[str, object]]:
     return [_row(each) for each in front.records.latest()]
 
 
-def views_of(front: Front, request_id: str) -> dict[str, object] | None:
+async def views_of(front: Front, request_id: str) -> dict[str, object] | None:
     """One request of this tokenizer, as operators and as users see it; None when it's not known here."""
     found = front.records.find(request_id)
-    return None if found is None else _views(front, found, located(found, front.generator.tokenizer))
+    return None if found is None else _views(front, found, await place_of(front, found))
 
 
 def _views(front: Front, found: Record, place: Place | None) -> dict[str, object]:

@@ -37,10 +37,14 @@ def answer_others(front: Front) -> None:
         if wish == "diagnose":
             return encoded_diagnosis(front)
         if wish == "requests":
-            return _encode(views_of(front, about) if about else rows_of(front))
+            return _encoded_views(front, about) if about else _encode(rows_of(front))
         return _encode(_obey(front, wish))
 
     front.generator.client.peers.answer = answer
+
+
+async def _encoded_views(front: Front, request_id: str) -> bytes:
+    return _encode(await views_of(front, request_id))
 
 
 async def ask_all(front: Front, wish: Wish) -> list[Worker]:
