@@ -121,7 +121,8 @@ class Generation:
         self.times = times
         self.record = record
         self._records = records
-        self.output_ids = self.record.output_ids
+        self.output_ids: list[int] = []
+        self.record.output_ids = self.output_ids
         self.reuse: Reuse | None = None
         self.num_retractions = 0
         self._client = client
@@ -143,8 +144,9 @@ class Generation:
     def __enter__(self) -> Generation:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._client.close(self._open, kept_tokens=None)
+        self._end_record("broken" if isinstance(error, Broken) else "cancelled")
 
     def finish(self) -> None:
         """Want no more: what has come is the whole answer, and its end comes next."""
@@ -211,7 +213,7 @@ class Generation:
             self.times.note_tokens(len(token_ids), self.reuse)
         if self._end is not None:
             self.times.note_end(len(self.output_ids))
-            self.record.end(self._end.reason, self.times.elapsed_s, self.times.first_s)
+            self._end_record(self._end.reason)
         return Delta(
             text="".join(pieces),
             token_ids=token_ids,
@@ -219,6 +221,13 @@ class Generation:
             prompt_logprobs=prompt_logprobs,
             end=self._end,
         )
+
+    def _end_record(self, reason: str) -> None:
+        """Note how the answer ended; only the first time counts."""
+        if self.record.ended is None:
+            self.record.end(reason, self.times.elapsed_s, self.times.first_s)
+            if self._records is not None:
+                self._records.ended(self.record)
 
     def _take_reuse(self, reuse: Reuse | None) -> None:
         if reuse is not None and self.reuse is None:

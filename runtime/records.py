@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 MAX_RECORDS = 512
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Prompts and texts of the records, about; of more, the oldest records go."""
+"""Prompts, texts and answers of the records, about; of more, the oldest records go."""
 
 _CANDIDATES = 32
 """So many of the latest records are looked at for a request of which this tokenizer doesn't know the nearest one."""
@@ -38,8 +39,8 @@ class Record:
     """
 
     __slots__ = (
-        "arrived_at", "ended", "first_token_s", "latency_s", "output_ids", "request_id", "reuse", "salt", "source",
-        "token_ids", "verdict",
+        "arrived_at", "ended", "first_token_s", "latency_s", "output_bytes", "output_ids", "request_id", "reuse",
+        "salt", "source", "token_ids", "verdict",
     )  # fmt: skip
 
     def __init__(self, request_id: str, token_ids: bytes, salt: str, source: ChatSource | None) -> None:
@@ -48,7 +49,8 @@ class Record:
         self.salt = salt
         self.source = source
         self.arrived_at = time.time()
-        self.output_ids: list[int] = []
+        self.output_ids: Sequence[int] = []
+        self.output_bytes = 0
         self.reuse: Reuse | None = None
         self.verdict: Verdict | None = None
         self.first_token_s: float | None = None
@@ -56,8 +58,10 @@ class Record:
         self.ended: str | None = None
 
     def end(self, reason: str, latency_s: float, first_token_s: float | None) -> None:
-        """Note how and when the answer ended, counted from its request's arrival."""
+        """Note how and when the answer ended, counted from its request's arrival, and keep it in little memory."""
         self.ended, self.latency_s, self.first_token_s = reason, latency_s, first_token_s
+        self.output_ids = array("i", self.output_ids)
+        self.output_bytes = len(self.output_ids) * TOKEN_BYTES
 
     @property
     def miss(self) -> Miss | None:
@@ -89,7 +93,8 @@ class Record:
     @property
     def num_bytes(self) -> int:
         """About what it keeps in memory."""
-        return len(self.token_ids) + (0 if self.source is None else self.source.num_characters)
+        source_bytes = 0 if self.source is None else self.source.num_characters
+        return len(self.token_ids) + source_bytes + self.output_bytes
 
 
 class Records:
@@ -128,6 +133,15 @@ class Records:
             self._num_bytes -= old.num_bytes
         self._records[record.request_id] = record
         self._num_bytes += record.num_bytes
+        self._trim()
+
+    def ended(self, record: Record) -> None:
+        """A record has ended, so that its answer counts too."""
+        if self._records.get(record.request_id) is record:
+            self._num_bytes += record.output_bytes
+            self._trim()
+
+    def _trim(self) -> None:
         while len(self._records) > MAX_RECORDS or (self._num_bytes > MAX_KEPT_BYTES and len(self._records) > 1):
             _, oldest = self._records.popitem(last=False)
             self._num_bytes -= oldest.num_bytes
@@ -171,7 +185,7 @@ class Records:
             return _compared_ids(own.token_ids, other.token_ids, miss.position)
         is_in_answer = miss.position >= other.num_tokens
         return compare(
-            own.source, other.source, answer=(lambda: self._decode(other.output_ids)) if is_in_answer else None
+            own.source, other.source, answer=(lambda: self._decode([*other.output_ids])) if is_in_answer else None
         )
 
     def _nearest(self, own: Record) -> Record | None:

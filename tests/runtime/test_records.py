@@ -6,7 +6,7 @@ import pytest
 
 from runtime.chat_changes import Verdict
 from runtime.records import MAX_KEPT_BYTES, MAX_RECORDS, Record, Records
-from wire.messages import Miss, MissCause, Reuse, ids_to_bytes
+from wire.messages import TOKEN_BYTES, Miss, MissCause, Reuse, ids_to_bytes
 
 LONG = [*range(100, 160)]
 
@@ -79,3 +79,28 @@ def test_the_log_has_a_line_of_the_wished_share_and_no_text(share: float, caplog
     lines = [record.getMessage() for record in caplog.records]
     expected = "cache request_id=a prompt_tokens=60 cached_tokens=2 cause=evicted position=2 part=None change=None"
     assert lines == ([expected] if share else [])
+
+
+def test_answers_count_once_they_have_ended() -> None:
+    records = Kept().records
+    record = Record("long", bytes(8), "", None)
+    records.add(record)
+    records.add(Record("next", bytes(8), "", None))
+    record.output_ids = [300] * (MAX_KEPT_BYTES // TOKEN_BYTES)
+    record.end("length", 2.0, 1.0)
+    records.ended(record)
+    assert records.find("long") is None
+    records.add(Record("large", bytes(MAX_KEPT_BYTES - 8), "", None))
+    assert len(records) == 2, "what has gone is not counted any more"
+
+
+def test_the_answer_of_a_record_that_went_before_its_end_is_not_counted() -> None:
+    records = Kept().records
+    record = Record("again", bytes(8), "", None)
+    records.add(record)
+    records.add(Record("again", bytes(8), "", None))
+    record.output_ids = [300] * (MAX_KEPT_BYTES // TOKEN_BYTES)
+    record.end("length", 2.0, 1.0)
+    records.ended(record)
+    records.add(Record("next", bytes(8), "", None))
+    assert len(records) == 2

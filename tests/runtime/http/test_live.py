@@ -108,6 +108,10 @@ async def test_a_client_that_leaves_in_the_middle_has_its_request_cancelled(
         await response.content.readuntil(b"\n\n")
         response.close()
     await server.scheduler.received_where(lambda message: message == Cancel(request_id="leaving"))
+    async with http.get("/requests/leaving") as response:
+        row = await response.json()
+    assert row["state"] == "cancelled"
+    assert row["latency_s"] >= row["first_token_s"] > 0
 
 
 async def test_answers_that_differ_in_length_are_told_by_their_index(
