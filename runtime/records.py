@@ -13,9 +13,9 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
-from wire.messages import TOKEN_BYTES, Miss, Reuse
+from wire.messages import TOKEN_BYTES, Miss, Reuse, ids_to_bytes
 
-from .chat_changes import NEW, Verdict, compare
+from .chat_changes import GONE, NEW, Verdict, compare
 from .chat_source import ChatSource
 from .text.shared import num_shared
 
@@ -153,6 +153,8 @@ class Records:
         if miss is not None:
             if miss.cause == "forked":
                 record.verdict = self._judged(record, miss)
+            elif miss.cause == "never_seen" and self._was_computed(record, miss):
+                record.verdict = GONE
             self._on_miss(record.cause or miss.cause, record.missed_tokens)
         if self._log_share and random.random() < self._log_share:
             log.info(
@@ -165,6 +167,14 @@ class Records:
                 None if record.verdict is None else record.verdict.part,
                 None if record.verdict is None else record.verdict.change,
             )
+
+    def _was_computed(self, own: Record, miss: Miss) -> bool:
+        """Whether the request before computed the missing token too: the scheduler remembers whole pages only."""
+        other = self.find(miss.relative)
+        if other is None or other.salt != own.salt or other.ended is None or not other.output_ids:
+            return False
+        computed = other.token_ids + ids_to_bytes(other.output_ids[:-1])
+        return num_shared(computed, own.token_ids) // TOKEN_BYTES > miss.position
 
     def _judged(self, own: Record, miss: Miss) -> Verdict:
         """Tell a change from what is new, by the request that computed what stands in the cache instead."""
