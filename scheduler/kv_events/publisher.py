@@ -29,6 +29,9 @@ ALL_ONES = (-1).to_bytes(8, "big", signed=True)
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """What is kept for replay, at most; the snapshot stands for what is older."""
 
+MOST_ANSWERED = 4
+"""Requests for a replay that are answered between two steps, at most."""
+
 
 class CannotPublish(Exception):
     """The sockets can't be had as the flags say."""
@@ -48,6 +51,7 @@ class Publisher:
         self._kept: deque[tuple[bytes, bytes]] = deque()
         self._kept_bytes = 0
         self.next_sequence = 0
+        self._has_warned = False
         self._context: zmq.Context[Any] = zmq.Context()
         try:
             self._pub = self._bound(zmq.PUB, "kv_events", config.kv_events)
@@ -84,16 +88,18 @@ class Publisher:
         self._keep(message)
 
     def answer(self) -> None:
-        """Answer those who have missed something."""
+        """Answer those who have missed something, a few at a time: however many ask, steps go on in between."""
         if self.replay is None:
             return
-        while True:
+        for _ in range(MOST_ANSWERED):
             try:
                 identity, *rest = self.replay.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             if len(rest) != 2 or len(rest[1]) != 8:
-                log.warning("a request for a replay must be an empty frame and 8 bytes, got %d frames", len(rest))
+                if not self._has_warned:
+                    log.warning("a request for a replay must be an empty frame and 8 bytes, got %d frames", len(rest))
+                self._has_warned = True
                 continue
             self.publish()
             for message in self._missed(rest[1]):

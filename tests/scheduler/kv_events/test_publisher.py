@@ -277,6 +277,30 @@ def test_requests_that_make_no_sense_are_not_answered_and_do_no_harm(tmp_path: P
         assert not asker.poll(50)
 
 
+def test_however_many_ask_only_a_few_are_answered_between_two_steps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_asked = 3 * publishers.MOST_ANSWERED
+    with _bed(_config(tmp_path)) as bed, zmq.Context() as context, context.socket(zmq.DEALER) as asker:
+        asker.setsockopt(zmq.LINGER, 0)
+        assert bed.config.kv_events_replay is not None
+        assert bed.publisher.replay is not None
+        asker.connect(bed.config.kv_events_replay)
+        for _ in range(num_asked):
+            asker.send_multipart([b"", bytes(8)])
+            asker.send_multipart([b"junk"])
+        num_turns = num_answered = 0
+        while num_answered < num_asked:
+            assert bed.publisher.replay.poll(1000 * DEADLINE_S), "what was left is not heard of again"
+            bed.publisher.answer()
+            num_turns += 1
+            while asker.poll(20):
+                asker.recv_multipart()
+                num_answered += 1
+        assert num_turns >= 2 * num_asked // publishers.MOST_ANSWERED
+        assert len(caplog.records) == 1, "each junk has a line"
+
+
 @pytest.mark.parametrize("sequence", [1_000, 2**63, 2**64 - 2])
 def test_who_asks_for_what_is_yet_to_come_is_answered_with_nothing(tmp_path: Path, sequence: int) -> None:
     with _bed(_config(tmp_path)) as bed:
