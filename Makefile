@@ -10,6 +10,8 @@ MODEL ?=
 SERVE_FLAGS ?=
 SOAK_FLAGS ?=
 GPU_BUILD_FLAGS ?=
+# Test files that run at the same time; many of them start servers of their own.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev serve test check soak clients bench docs gpu-build size clean
@@ -56,8 +58,8 @@ check: setup-dev ## format, lint, types, architecture
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_architecture.py
 
-test: check ## everything
-	$(BIN)/python -m pytest
+test: check ## everything, JOBS files at a time
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs
 
 soak: setup-dev ## ten minutes of made-up requests and inputs for parsers (SOAK_FLAGS='--minutes 1 --seed 7')
 	$(BIN)/python -m tests.fuzz.soak $(SOAK_FLAGS)
