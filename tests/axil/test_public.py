@@ -36,3 +36,10 @@ def test_the_sampling_parameters_are_those_of_the_messages() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Enigne"):
         _ = axil.Enigne
+
+
+def test_python_m_axil_is_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "axil", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout == f"axil {axil.__version__}\n"

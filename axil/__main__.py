@@ -1,0 +1,5 @@
+"""`python -m axil` is the command `axil`."""
+
+from .command import main
+
+raise SystemExit(main())
