@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 
 import msgspec
 from aiohttp import web
 
+from runtime.client import SchedulerClient
 from runtime.config import SECRETS
 from runtime.generation import Prompt
 from runtime.metrics import CONTENT_TYPE, Readings, exposition
@@ -15,14 +17,17 @@ from wire.errors import Refused, Unavailable, UnknownModel, counted
 from wire.sampling import SamplingParams
 
 from .errors import json_response
-from .fields import read_fields
+from .fields import read_fields, read_query
 from .front import FRONT, Front
 from .route import Route
-from .schema import boolean, record, shown, string
+from .schema import boolean, number, record, shown, string
 from .workers import ask_all, drain_state
 
 _PROBE_S = 20.0
 _PROBE_SALT = "axil health probe"
+_LONGEST_WAIT_S = 3600
+_IDLE_POLL_S = 0.05
+_FLUSH_QUERY = record({"timeout": number(0, _LONGEST_WAIT_S, text="Wait so many seconds until no request is open.")})
 
 
 async def index(request: web.Request) -> web.Response:
@@ -132,9 +137,28 @@ async def server_info(request: web.Request) -> web.Response:
 
 
 async def flush_cache(request: web.Request) -> web.Response:
-    """Drop every cached page; requests in flight are not disturbed."""
-    reply = await request.app[FRONT].generator.client.control("flush")
+    """Drop every cached page that no request uses; with `timeout`, all of them, once no request is under way."""
+    client = request.app[FRONT].generator.client
+    timeout_s = read_query(request, _FLUSH_QUERY).get("timeout")
+    if isinstance(timeout_s, float):
+        await _until_idle(client, within_s=timeout_s)
+    reply = await client.control("flush")
     return web.Response(text=f"Cache flushed: {counted(reply.count, 'page')}.\n")
+
+
+async def _until_idle(client: SchedulerClient, *, within_s: float) -> None:
+    ends_s = time.monotonic() + within_s
+    while True:
+        stats = (await client.control("stats")).stats
+        if stats is None or not stats.num_running + stats.num_waiting:
+            return
+        if time.monotonic() >= ends_s:
+            raise Refused(
+                f"timeout is {within_s:g} s, and then {stats.num_running} requests still ran and {stats.num_waiting} "
+                "waited: nothing was flushed. Send a longer one, or none to drop only what no request uses.",
+                field="timeout",
+            )
+        await asyncio.sleep(_IDLE_POLL_S)
 
 
 async def abort_request(request: web.Request) -> web.Response:
@@ -199,8 +223,12 @@ ROUTES = (
     Route(method="GET", path="/get_server_info", handler=server_info),
     Route(method="GET", path="/v1/models", handler=list_models),
     Route(method="GET", path="/v1/models/{name:.+}", handler=show_model),
-    Route(method="GET", path="/flush_cache", handler=flush_cache, access="admin", answer="text/plain"),
-    Route(method="POST", path="/flush_cache", handler=flush_cache, access="admin", answer="text/plain"),
+    Route(
+        method="GET", path="/flush_cache", handler=flush_cache, access="admin", query=_FLUSH_QUERY, answer="text/plain"
+    ),
+    Route(
+        method="POST", path="/flush_cache", handler=flush_cache, access="admin", query=_FLUSH_QUERY, answer="text/plain"
+    ),
     Route(
         method="POST",
         path="/abort_request",

@@ -238,7 +238,7 @@ def _parsed(body: bytes) -> object:
 
 
 def read_query(request: web.Request, schema: Schema) -> dict[str, object]:
-    """What stands behind the path's question mark, its integers read, when `schema` allows it.
+    """What stands behind the path's question mark, its numbers read, when `schema` allows it.
 
     Raises:
         Refused: something is not what it may be; the message names it.
@@ -247,10 +247,20 @@ def read_query(request: web.Request, schema: Schema) -> dict[str, object]:
     properties = schema["properties"]
     assert isinstance(properties, dict)
     for name, value in request.query.items():
-        if "integer" not in properties.get(name, {}).get("type", ()):
+        kinds = properties.get(name, {}).get("type", ())
+        if "number" in kinds:
+            asked[name] = _number(name, value)
+        if "integer" not in kinds:
             continue
         if not (value.isascii() and value.isdigit() and len(value) < _LONGEST_INTEGER):
             raise Refused(f"{name} must be an integer, got {shown(value)}. Change {name}.", field=name)
         asked[name] = int(value)
     check(schema, asked, "")
     return asked
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise Refused(f"{name} must be a number, got {shown(text)}. Change {name}.", field=name) from error

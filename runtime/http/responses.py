@@ -14,7 +14,7 @@ from aiohttp import web
 
 from runtime.generation import Delta, End
 from runtime.text.grammar import json_grammar
-from wire.errors import AxilError, Refused
+from wire.errors import AxilError, NotFound, Refused
 from wire.sampling import RANGES, Grammar, SamplingParams
 
 from .chat_turn import Answers, Step, prepared, prompts_of
@@ -30,7 +30,7 @@ from .openai_chat import logprob_entries
 from .place import OPENAI_PLACE_FIELDS, read_openai_place
 from .responses_input import INPUT_FIELDS, read_chat
 from .responses_items import Items
-from .route import Route
+from .route import Method, Route
 from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
 from .schema import anything, boolean, list_of, mapping, ranged, record, shown, string, unsupported
 
@@ -97,6 +97,15 @@ async def responses(request: web.Request) -> web.StreamResponse:
             async for _, step in answer.answers.steps():
                 answer.add(step)
     return json_response(answer.body(), headers=headers)
+
+
+async def stored_response(request: web.Request) -> web.StreamResponse:
+    """Say that no response is stored, whichever is asked for."""
+    raise NotFound(
+        f"response {shown(request.match_info['response_id'])} is not stored: this server keeps none (store is false in "
+        "every answer). Keep what was answered, and send the whole input with each request.",
+        field="response_id",
+    )
 
 
 @dataclass(slots=True)
@@ -257,6 +266,7 @@ def _read_echo(fields: Fields, front: Front) -> dict[str, object]:
     }
 
 
+_STORED: tuple[tuple[Method, str], ...] = (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items"))
 ROUTES = (
     Route(
         method="POST",
@@ -273,5 +283,9 @@ ROUTES = (
                 "max_output_tokens": 32,
             },
         ),
+    ),
+    *(
+        Route(method=method, path=f"/v1/responses/{{response_id}}{path}", handler=stored_response)
+        for method, path in _STORED
     ),
 )

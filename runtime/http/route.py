@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 from .schema import Schema, record
 
 Access = Literal["open", "user", "admin"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Route:
     may stand behind the path's question mark. `answer` is the content type of a good answer.
     """
 
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Method
     path: str
     handler: Handler
     access: Access = "user"

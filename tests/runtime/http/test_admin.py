@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
+import msgspec
 import pytest
 
 from tests.fakes import Server, submitted_ids
@@ -51,6 +54,40 @@ async def test_the_cache_is_flushed(server: Server, http: aiohttp.ClientSession,
     async with http.request(method, "/flush_cache") as response:
         assert response.status == 200
         assert "7 pages" in await response.text()
+
+
+async def test_a_flush_with_a_timeout_waits_until_no_request_is_under_way(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    idle = server.scheduler.stats
+    server.scheduler.stats = msgspec.structs.replace(idle, num_running=0, num_waiting=1)
+    num_before = len(server.scheduler.received)
+
+    async def flushed() -> tuple[int, str]:
+        async with http.post("/flush_cache?timeout=60") as response:
+            return response.status, await response.text()
+
+    task = asyncio.create_task(flushed())
+    async with asyncio.timeout(10):
+        while len(server.scheduler.received) < num_before + 2:  # it has asked, and was told to wait
+            await asyncio.sleep(0)
+    assert not task.done()
+    server.scheduler.stats = msgspec.structs.replace(idle, num_running=0, num_waiting=0)
+    assert await task == (200, "Cache flushed: 7 pages.\n")
+
+
+async def test_a_flush_whose_timeout_is_over_flushes_nothing_and_says_why(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    server.scheduler.stats = msgspec.structs.replace(server.scheduler.stats, num_running=2, num_waiting=3)
+    async with http.post("/flush_cache?timeout=0.1") as response:
+        assert response.status == 400
+        assert "0.1 s, and then 2 requests still ran and 3 waited" in (await response.json())["error"]["message"]
+    assert Control not in {type(each) for each in server.scheduler.received if getattr(each, "action", "") == "flush"}
+    for wrong in ("soon", "-1", "nan", "1e9"):
+        async with http.post(f"/flush_cache?timeout={wrong}") as response:
+            assert response.status == 400, wrong
+            assert "timeout" in (await response.json())["error"]["message"]
 
 
 async def test_all_requests_can_be_aborted(server: Server, http: aiohttp.ClientSession) -> None:

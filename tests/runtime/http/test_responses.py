@@ -247,3 +247,19 @@ async def test_a_prompt_that_is_too_long_has_openai_s_code(client: openai.AsyncO
     with pytest.raises(openai.BadRequestError) as error:
         await client.responses.create(model="fake", input="x" * 5000)
     assert error.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+)
+async def test_an_answer_that_is_asked_for_again_is_said_not_to_be_stored(
+    http: aiohttp.ClientSession, method: str, path: str
+) -> None:
+    async with http.post("/v1/responses", json={"input": "Hi", "store": True}) as response:
+        name = (await response.json())["id"]
+    async with http.request(method, f"/v1/responses/{name}{path}") as response:
+        assert response.status == 404
+        error = (await response.json())["error"]
+    assert error["code"] == "not_found"
+    assert name in error["message"]
+    assert "not stored" in error["message"]
