@@ -6,6 +6,7 @@ A key comes as `Authorization: Bearer KEY` or as `x-api-key: KEY`, and is compar
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -48,6 +49,7 @@ def is_operator(request: web.Request) -> bool:
     """Whether who asks may do what operators do, such as read other people's prompts.
 
     Without keys everybody may, but for pages of other origins: what they may read is what they have asked themselves.
+    A loopback address under a name that isn't its own counts as another origin.
     """
     keys = request.app[KEYS]
     wanted = keys.wanted("admin")
@@ -84,7 +86,8 @@ def not_for_pages(handler: Handler, origins: frozenset[str]) -> Handler:
     async def checked(request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin")
         if _is_from_elsewhere(request) and origin not in origins:
-            raise Refused(f"a page of {shown(origin)} may not do this. Ask with curl, for example.")
+            who = shown(origin) if origin is not None else f"another origin, or of {shown(request.host)},"
+            raise Refused(f"a page of {who} may not do this. Ask 127.0.0.1 or localhost with curl, for example.")
         return await handler(request)
 
     return checked
@@ -133,7 +136,33 @@ def _is_from_elsewhere(request: web.Request) -> bool:
     origin = request.headers.get("Origin")
     is_elsewhere = origin is not None and origin.partition("//")[2] != request.host
     # A page's image or link sends no origin, but says from where it was asked for.
-    return is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
+    is_elsewhere = is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
+    return is_elsewhere or (not request.app[KEYS].all and _is_renamed(request))
+
+
+def _is_renamed(request: web.Request) -> bool:
+    """Whether this machine's loopback address is asked by another name, as by a page whose name was led to it.
+
+    For its browser that page is of this origin, and only the name tells.
+    """
+    own = request.get_extra_info("sockname")
+    if not isinstance(own, tuple) or not _is_loopback(str(own[0])):
+        return False
+    host = request.host.lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return not (name == "localhost" or name.endswith(".localhost") or _is_address(name))
+
+
+def _is_loopback(name: str) -> bool:
+    return _is_address(name) and ipaddress.ip_address(name.partition("%")[0]).is_loopback
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _known(request: web.Request, keys: Keys) -> set[str]:

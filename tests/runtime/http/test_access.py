@@ -137,6 +137,28 @@ async def test_without_the_flag_no_page_reads_and_none_from_elsewhere_wishes(
     assert await _status(http, "GET", "/flush_cache", {"Sec-Fetch-Site": "cross-site"}) == 400
 
 
+async def test_a_page_whose_name_was_led_to_this_machine_is_no_operators(
+    server: Server, http: aiohttp.ClientSession
+) -> None:
+    port = server.port
+    for host in (f"evil.example:{port}", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[evil"):
+        assert await _status(http, "POST", "/flush_cache", {"Host": host}) == 400, host
+        async with http.get("/doctor", headers={"Host": host}) as response:
+            assert (await response.json())["with_text"] is False, host
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST", "axil.localhost"):
+        assert await _status(http, "POST", "/flush_cache", {"Host": host}) == 200, host
+        async with http.get("/doctor", headers={"Host": host}) as response:
+            assert (await response.json())["with_text"] is True, host
+
+
+async def test_with_a_key_the_name_does_not_matter(tmp_path: Path) -> None:
+    async with (
+        running_server(tmp_path, config=HttpConfig(port=0, api_key="k")) as server,
+        aiohttp.ClientSession(server.url, headers={"x-api-key": "k", "Host": "llm.example"}) as http,
+    ):
+        assert await _status(http, "POST", "/flush_cache", {}) == 200
+
+
 async def test_that_all_pages_may_read_does_not_mean_that_all_may_wish(tmp_path: Path) -> None:
     config = HttpConfig(port=0, cors_origins="*")
     async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
