@@ -149,7 +149,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except AxilError as error:
         if isinstance(error, Broken):
-            log.error("%s %s failed: %s", request.method, request.path, error.message)
+            log.error("%s %s failed: %s", request.method, shown(request.path), error.message)
         return error_response(error, shape)
     except RecursionError:
         return error_response(Refused("the body is nested too deeply. Send a flatter one."), shape)
@@ -167,7 +167,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except (asyncio.CancelledError, ConnectionError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, shown(request.path))
         return error_response(Broken("internal error; the server's log has the traceback."), shape)
 
 

@@ -144,6 +144,20 @@ async def test_made_up_field_names_neither_fill_the_log_nor_write_into_it(
     assert all(len(name) < 200 for name in server.front.unknown_fields)
 
 
+async def test_a_path_does_not_write_into_the_log(
+    server: Server, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(request_id: str) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(server.front.records, "find", fail)
+    async with http.get("/requests/a%0Aforged") as response:
+        assert response.status == 500
+    (line,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
+    assert "\n" not in line
+    assert "a\\nforged" in line
+
+
 async def test_a_body_that_is_small_only_while_compressed_is_a_413(tmp_path: Path) -> None:
     config = HttpConfig(port=0, max_body_bytes=100_000)
     bomb = gzip.compress(b'{"text": "' + b"x" * 20_000_000 + b'"}')
