@@ -174,10 +174,10 @@ def _selected(parts: list[_Part], home: Node | None, limits: Limits) -> list[int
     return [i for i in largest if parts[i].depth <= deepest]
 
 
-def _place_in_order(part: _Part) -> tuple[int, int, int]:
-    """The largest first. What is above a part is larger, so that nothing is picked without it."""
+def _place_in_order(part: _Part) -> tuple[int, int, int, float]:
+    """The largest first; of roots alike, those used last. What is above is larger, so nothing is picked without it."""
     node = _node(part)
-    return -part.tokens, node.start, _first_page(node)
+    return -part.tokens, node.start, _first_page(node), -part.used_s
 
 
 def _below(parts: list[_Part], index: int) -> Iterator[int]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix.cache import Lease, PrefixCache
+from radix.node import Namespace
 from radix.outline import WHOLE, Column, Limits, Outline
 from tests.radix.serving import CHAT, OTHER, ids, serve, start
 from tests.radix.twins import twin
@@ -81,6 +82,17 @@ def test_the_largest_are_shown_and_the_rest_is_one_entry_below_its_parent() -> N
     assert column(outline, Column.NODES) == [1, 1, 1, 3]
     assert column(outline, Column.ABOVE) == [-1, 0, 0, 0]
     assert outline.namespaces == [CHAT]
+
+
+@pytest.mark.usefixtures("each_core")
+@pytest.mark.parametrize("order", [(CHAT, OTHER), (OTHER, CHAT)])
+def test_of_namespaces_of_one_size_the_one_used_last_comes_first(order: tuple[Namespace, Namespace]) -> None:
+    cache = PrefixCache(num_pages=64, page_tokens=PAGE_TOKENS)
+    for i, namespace in enumerate((CHAT, OTHER, *order)):
+        cache.tell_time(float(i))
+        serve(cache, range(8), namespace)
+    outline = cache.outline(WHOLE._replace(max_nodes=1))
+    assert [outline.namespaces[i] for i in column(outline, Column.NAMESPACE) if i >= 0] == [order[1]]
 
 
 @pytest.mark.usefixtures("each_core")

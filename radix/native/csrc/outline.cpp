@@ -111,7 +111,7 @@ void Outliner::find_inside(const Tree& tree, const OutlineLimits& limits) {
   for (int8_t& each : is_inside_) each = each == kInside;
 }
 
-// The largest parts. What is above a part is larger, so that nothing is chosen without it.
+// The largest parts; of roots alike, those used last. What is above a part is larger, so that nothing is chosen without it.
 void Outliner::select(const OutlineLimits& limits) {
   selected_.clear();
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -123,7 +123,8 @@ void Outliner::select(const OutlineLimits& limits) {
     const Part &ours = parts_[one], &theirs = parts_[other];
     if (ours.tokens != theirs.tokens) return ours.tokens > theirs.tokens;
     if (ours.node->start != theirs.node->start) return ours.node->start < theirs.node->start;
-    return first_page(ours.node) < first_page(theirs.node);
+    if (first_page(ours.node) != first_page(theirs.node)) return first_page(ours.node) < first_page(theirs.node);
+    return ours.used_s > theirs.used_s;
   };
   const size_t count = std::min(selected_.size(), static_cast<size_t>(limits.max_nodes));
   std::nth_element(selected_.begin(), selected_.begin() + count, selected_.end(), comes_first);
