@@ -182,6 +182,11 @@ class _Rows:
         return number
 
 
+def _for_its_owner(name: str, flags: int) -> int:
+    """Open a file that nobody else can read: prompts may be in it."""
+    return os.open(name, flags, 0o600)
+
+
 def _new_file(path: Path) -> tuple[BinaryIO, Path]:
     """A file that nobody had, so that no recording is overwritten; a directory is no recording, and has none beside."""
     if path.is_dir():
@@ -189,5 +194,5 @@ def _new_file(path: Path) -> tuple[BinaryIO, Path]:
     for number in itertools.count():
         name = path if not number else path.with_name(f"{path.name}.{number}")
         with contextlib.suppress(FileExistsError):
-            return name.open("xb"), name
+            return open(name, "xb", opener=_for_its_owner), name
     raise AssertionError("counting does not end")

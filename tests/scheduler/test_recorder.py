@@ -94,6 +94,7 @@ def test_no_recording_is_overwritten(tmp_path: Path) -> None:
         recorder.close()
         names.append(recorder.path.name)
     assert names == ["rows.jsonl", "rows.jsonl.1", "rows.jsonl.2"]
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}, "others may read prompts"
 
 
 def test_a_directory_is_refused_and_nothing_is_made_beside_it(tmp_path: Path) -> None:
