@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -14,3 +15,7 @@ if not Path("/dev/nvidiactl").exists():
 # A loaded machine makes examples slowly; that says nothing about a test.
 settings.register_profile("axil", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("axil")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -74,7 +74,8 @@ def test_a_chat_sends_the_real_answers_back_and_finds_the_turns_before(tmp_path:
 def test_a_failed_request_is_counted_and_named_and_the_others_are_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str, kind: str
 ) -> None:
-    status, figures = _figures(FakeOpenAI(trouble={2: trouble}), tmp_path, *SMALL, "--request-timeout", "1")
+    timeout_s = "2" if trouble == "hang" else "60"
+    status, figures = _figures(FakeOpenAI(trouble={2: trouble}), tmp_path, *SMALL, "--request-timeout", timeout_s)
     assert status == 1
     assert (figures["w9_requests_ok_count"], figures["w9_requests_failed_count"]) == (11, 1)
     assert f"1 x {kind}" in capsys.readouterr().err

@@ -142,6 +142,7 @@ import asyncio, os, sys
 import axil
 engine = axil.Engine(max_total_tokens=4000, dtype="float32", threads=1)
 print("ready", flush=True)
+sys.stdin.readline()
 long = axil.SamplingParams(max_new_tokens=3000, ignore_eos=True)
 {then}
 """
@@ -164,9 +165,12 @@ class Program:
                 stderr=errors,
                 text=True,
             )
-        self.expect("ready")
+        self.expect("ready")  # and then it waits for a line, with no children of the test's making yet
         self.children = children_pids(self.process.pid)
         assert len(self.children) == 3
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     @property
     def errors(self) -> str:

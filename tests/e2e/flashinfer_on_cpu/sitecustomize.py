@@ -15,7 +15,7 @@ if "model_runner.process" in sys.orig_argv:
     from model_runner.flashinfer_ops import FlashInferOps
     from tests.model_runner.reference_kernels import reference_kernels
 
-    def make_backend(name, spec, device, library, *, max_graph_rows):  # noqa: ANN001, ANN201
+    def make_backend(name, spec, device, library, *, max_graph_rows, is_deterministic):  # noqa: ANN001, ANN201
         assert name == "flashinfer"
         return FlashInferAttention(spec, device)
 
@@ -23,4 +23,4 @@ if "model_runner.process" in sys.orig_argv:
     entered = reference_kernels(is_recorded=False)
     entered.__enter__()
     choice.make_backend = make_backend
-    implementation._torch_ops = lambda device: FlashInferOps()
+    implementation._torch_ops = lambda device, *, is_deterministic: FlashInferOps()
