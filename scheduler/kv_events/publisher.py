@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -29,8 +29,18 @@ ALL_ONES = (-1).to_bytes(8, "big", signed=True)
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """What is kept for replay, at most; the snapshot stands for what is older."""
 
+MAX_UNREAD_BYTES = 256 * 1024 * 1024
+"""What may lie in answers that nobody has read yet, of all askers together, before more is answered."""
+
 MOST_ANSWERED = 4
 """Requests for a replay that are answered between two steps, at most."""
+
+
+class _Answer(NamedTuple):
+    """An answer on its way: the tracker of its last message, and what its messages hold."""
+
+    last: zmq.MessageTracker
+    num_bytes: int
 
 
 class CannotPublish(Exception):
@@ -52,6 +62,8 @@ class Publisher:
         self._kept_bytes = 0
         self.next_sequence = 0
         self._has_warned = False
+        self._unread: deque[_Answer] = deque()
+        self._is_holding_back = False
         self._context: zmq.Context[Any] = zmq.Context()
         try:
             self._pub = self._bound(zmq.PUB, "kv_events", config.kv_events)
@@ -70,6 +82,7 @@ class Publisher:
         # a reader leaves lying beyond that is dropped, and it will find the gap.
         socket.setsockopt(zmq.SNDHWM, 2 * (self._config.kv_events_kept + 2))
         socket.setsockopt(zmq.LINGER, 0)
+        socket.copy_threshold = 0  # so that a tracker tells when the last message of an answer has left
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -102,9 +115,9 @@ class Publisher:
                 self._has_warned = True
                 continue
             self.publish()
-            for message in self._missed(rest[1]):
-                self._reply(identity, self._topic, *message)
-            self._reply(identity, b"", ALL_ONES, b"")
+            if self._has_too_much_unread():
+                continue
+            self._answer(identity, self._missed(rest[1]))
 
     def close(self) -> None:
         """Free the addresses."""
@@ -119,10 +132,31 @@ class Publisher:
             return [self._encoded(self._held.snapshot(), self.next_sequence - 1)]
         return list(islice(self._kept, min(first, self.next_sequence) - first_kept, None))
 
-    def _reply(self, identity: bytes, *frames: bytes) -> None:
+    def _answer(self, identity: bytes, messages: list[tuple[bytes, bytes]]) -> None:
+        for message in messages:
+            self._reply(identity, self._topic, *message)
+        tracker = self._reply(identity, b"", ALL_ONES, b"")
+        self._unread.append(_Answer(tracker, sum(len(payload) for _, payload in messages)))
+
+    def _reply(self, identity: bytes, *frames: bytes) -> zmq.MessageTracker:
         assert self.replay is not None
         shown = frames if self._config.kv_events_format == "vllm" else frames[1:]  # older vLLM sends no topic here
-        self.replay.send_multipart([identity, b"", *shown])
+        tracker = self.replay.send_multipart([identity, b"", *shown], copy=False, track=True)
+        assert tracker is not None
+        return tracker
+
+    def _num_unread_bytes(self) -> int:
+        self._unread = deque(answer for answer in self._unread if not answer.last.done)
+        return sum(answer.num_bytes for answer in self._unread)
+
+    def _has_too_much_unread(self) -> bool:
+        """Whether askers must wait until others have read; says so when that begins."""
+        num_bytes = self._num_unread_bytes()
+        is_too_much = num_bytes > MAX_UNREAD_BYTES
+        if is_too_much and not self._is_holding_back:
+            log.warning("no replay is sent while others have answers unread unread_bytes=%d", num_bytes)
+        self._is_holding_back = is_too_much
+        return is_too_much
 
     def _encoded(self, events: list[Event], sequence: int) -> tuple[bytes, bytes]:
         payload = batch(events, time_s=time.time(), form=self._config.kv_events_format)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -334,3 +334,52 @@ def test_an_address_in_use_is_told_with_the_flag_that_named_it(tmp_path: Path) -
 def test_wrong_flags_are_refused_at_start(flags: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KvEventsConfig(**flags)  # type: ignore[arg-type]
+
+
+def test_who_asks_and_never_reads_fills_no_memory_and_others_are_answered_once_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishers, "MAX_UNREAD_BYTES", 1_000_000)
+    made: list[int] = []
+    whole = publishers.batch
+
+    def batch(*arguments: object, **named: object) -> bytes:
+        made.append(len(encoded := whole(*arguments, **named)))  # type: ignore[arg-type]
+        return encoded
+
+    monkeypatch.setattr(publishers, "batch", batch)
+    config = _config(tmp_path)
+    cache = PrefixCache(num_pages=4096, page_tokens=4)
+    publisher = Publisher(config, Journal(cache), num_pages=4096)
+    serve(cache, list(range(16_000)))
+    publisher.publish()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        greedy = context.socket(zmq.DEALER)
+        greedy.setsockopt(zmq.RCVHWM, 1)
+        greedy.connect(str(config.kv_events_replay))
+        for _ in range(500):
+            greedy.send_multipart([b"", publishers.ALL_ONES])
+        deadline = time.monotonic() + DEADLINE_S
+        while publisher._num_unread_bytes() <= publishers.MAX_UNREAD_BYTES:
+            assert time.monotonic() < deadline, f"{len(made)} snapshots were made and read"
+            publisher.answer()
+        num_made = len(made)
+        for _ in range(200):
+            publisher.answer()
+        assert len(made) <= num_made + 5 < 200
+        greedy.close(linger=0)
+        other = context.socket(zmq.DEALER)
+        other.setsockopt(zmq.RCVTIMEO, 20)
+        other.connect(str(config.kv_events_replay))
+        answered = False
+        while not answered:
+            assert time.monotonic() < deadline, "who reads gets nothing"
+            other.send_multipart([b"", publishers.ALL_ONES])
+            publisher.answer()
+            with suppress(zmq.Again):
+                answered = bool(other.recv_multipart())
+        other.close(linger=0)
+    finally:
+        context.destroy(linger=0)
+        publisher.close()
