@@ -164,7 +164,11 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         )
     except web.HTTPException as error:
         return _refused_by_router(request, error, meant, shape)
-    except (asyncio.CancelledError, ConnectionError, KeyboardInterrupt, SystemExit):
+    except ConnectionError:
+        if request.transport is not None and not request.transport.is_closing():
+            raise
+        return web.Response(status=_CLIENT_GONE)  # which nobody reads: the client left while it was written to
+    except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("%s %s failed", request.method, shown(request.path))

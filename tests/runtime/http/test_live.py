@@ -6,6 +6,7 @@ import socket
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from tests.fakes import Script, Server, text_ids
 from wire.messages import Cancel
@@ -125,3 +126,25 @@ async def test_answers_that_differ_in_length_are_told_by_their_index(
     for i, text in enumerate(("ab", "wxyz")):
         assert "".join(choice["text"] for choice in choices if choice["index"] == i) == text
         assert [choice["finish_reason"] for choice in choices if choice["index"] == i][-1] == "length"
+
+
+async def test_a_client_that_leaves_as_the_stream_begins_is_counted_and_leaves_no_traceback(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.scheduler.script = lambda _: Script(text_ids("hello"))
+    prepare = web.StreamResponse.prepare
+
+    async def into_nothing(self: web.StreamResponse, request: web.Request) -> object:
+        if type(self) is web.StreamResponse and request.transport is not None:
+            request.transport.close()
+            raise ConnectionResetError("Cannot write to closing transport")
+        return await prepare(self, request)
+
+    monkeypatch.setattr(web.StreamResponse, "prepare", into_nothing)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(_post("/generate", {"text": "x", "stream": True}))
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    async with aiohttp.ClientSession(server.url) as http, http.get("/metrics") as response:
+        assert 'route="/generate",status="499"} 1.0' in await response.text()
+    assert "Traceback" not in caplog.text and "Error handling" not in caplog.text
