@@ -12,7 +12,7 @@ import re
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 MIN_CHARACTERS = 2048
@@ -74,9 +74,7 @@ class PrefixEncoder:
             for text, token in self._added.items()
             if token.is_plain and not any(text in other and text != other for other in self._added)
         )
-        # Longest first: of several tokens that begin at one place the library takes the longest.
-        alternatives = sorted(self._added, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, alternatives))) if alternatives else None
+        self._pattern = any_of(self._added)
         self._known: dict[int, _Known] = {}
         self._num_characters = 0
         self._next_key = 0
@@ -133,6 +131,17 @@ class PrefixEncoder:
             self._num_characters += len(new.text)
             while self._num_characters > MAX_CHARACTERS and len(self._known) > 1:
                 self._num_characters -= len(self._known.pop(next(iter(self._known))).text)
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """What finds added tokens in a text, as its one group; None without any.
+
+    >>> any_of(["<|im|>", "<|im|>s"]).split("a<|im|>s<|im|>")
+    ['a', '<|im|>s', '', '<|im|>', '']
+    """
+    # Longest first: of several tokens that begin at one place the library takes the longest.
+    alternatives = sorted(texts, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, alternatives))})") if alternatives else None
 
 
 def common_prefix(one: str, other: str) -> int:

@@ -20,6 +20,8 @@ import orjson
 import tokenizers
 from tokenizers import models
 
+from .prefix_encoder import any_of
+
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3_WORDS = _CONTRACTIONS + r"\p{N}{1,3}" + _REST
@@ -53,9 +55,7 @@ class WordEncoder:
         self._encode_whole = encode_whole
         self._words = words
         self._added = added
-        # Longest first: of several tokens that begin at one place the library takes the longest.
-        texts = sorted(added, key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
+        self._split = any_of(added)
         self._known: dict[str, list[int]] = {}
         self._known_characters = 0
 
