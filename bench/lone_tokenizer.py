@@ -44,6 +44,8 @@ VOCABULARY = 49_152
 TOKEN_BYTES = 4
 START_S = 60.0
 POLL_MS = 200
+_SCHEDULER_CLOCK = 2
+"""The last bits of the number of a whole process's CPU clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +168,11 @@ def _step(request_ids: Sequence[str], token_ids: Sequence[int]) -> list[Tokens |
 
 
 def cpu_time_s(process_id: int) -> float:
-    """What all threads of a process have spent on a CPU so far, to the nanosecond."""
-    threads = Path(f"/proc/{process_id}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    """What all threads of a process, ended ones too, have spent on a CPU so far, to the nanosecond.
+
+    Linux keeps a clock for each process; its number is made as `clock_getcpuclockid(3)` makes it.
+    """
+    return time.clock_gettime((~process_id << 3) | _SCHEDULER_CLOCK)
 
 
 def child_running(module: str) -> int:
