@@ -18,7 +18,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.plan import plan
 from scheduler.request import ClientId, Request
 from scheduler.state import Limits, State, make_state
-from wire.messages import Submit
+from wire.messages.to_scheduler import Submit
 from wire.sampling import SamplingParams
 
 from . import results

@@ -29,7 +29,7 @@ from radix.journal import chained, hash_of_namespace
 from scheduler.config import SchedulerConfig
 from scheduler.gap import GapMeter
 from scheduler.request import ClientId, Request, TokenIds
-from wire.messages import Reuse
+from wire.messages.to_tokenizer import Reuse
 from wire.sampling import SamplingParams
 
 SESSIONS = "claude_code_sessions_delta.jsonl.gz"

@@ -24,7 +24,8 @@ from model_runner.batch import BatchPlan, build_batch
 from model_runner.graphs import padded
 from model_runner.rows import RowTable
 from model_runner.staging import Staging
-from wire.messages import Admission, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, StepPlan
 from wire.sampling import SamplingParams
 
 CPU = torch.device("cpu")

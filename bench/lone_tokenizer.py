@@ -24,19 +24,9 @@ from runtime.launch import Launch, StopAsked, wait_until_started
 from runtime.model_files import resolve_model
 from runtime.part import Part
 from runtime.run_dir import run_directory
-from wire.messages import (
-    Control,
-    ControlReply,
-    Done,
-    Reuse,
-    Stats,
-    StepTokens,
-    Submit,
-    Tokens,
-    decode_to_scheduler,
-    encode,
-    ids_to_bytes,
-)
+from wire.messages.encoding import encode, ids_to_bytes
+from wire.messages.to_scheduler import Control, Submit, decode_to_scheduler
+from wire.messages.to_tokenizer import ControlReply, Done, Reuse, Stats, StepTokens, Tokens
 from wire.sockets import Endpoints, bound
 
 PART = "tokenizer"

@@ -15,8 +15,10 @@ from scheduler.plan import plan
 from scheduler.request import ClientId
 from scheduler.settle import settle
 from scheduler.state import Limits, State, make_state
-from wire import messages
-from wire.messages import TOKEN_BYTES, StepPlan, StepResult, Submit, ids_to_bytes
+from wire.messages.encoding import TOKEN_BYTES, encode, ids_to_bytes
+from wire.messages.from_runner import StepResult, decode_from_runner
+from wire.messages.to_runner import StepPlan
+from wire.messages.to_scheduler import Submit
 from wire.sampling import SamplingParams
 
 PAGE_TOKENS = 16
@@ -142,14 +144,14 @@ def decode_steps_ms(*, num_running: int, count: int) -> Iterator[float]:
         started = time.thread_time()
         step = plan(bench.state, now_s=bench.now_s)
         assert step is not None
-        messages.encode(step)
+        encode(step)
         planned = time.thread_time() - started
         assert len(step.decodes) == num_running * TOKEN_BYTES
-        frame = messages.encode(result_of(step))
+        frame = encode(result_of(step))
         started = time.thread_time()
-        result = messages.decode_from_runner(frame)
+        result = decode_from_runner(frame)
         assert isinstance(result, StepResult)
-        messages.encode([reply.message for reply in settle(bench.state, result)])
+        encode([reply.message for reply in settle(bench.state, result)])
         yield (planned + time.thread_time() - started) * 1e3
 
 

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import TOKEN_BYTES, Chunk, StepPlan
+from wire.messages.encoding import TOKEN_BYTES
+from wire.messages.to_runner import Chunk, StepPlan
 
 from .errors import FatalError
 from .rows import RowTable

@@ -19,7 +19,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import Admission
+from wire.messages.to_runner import Admission
 from wire.sampling import Grammar
 
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 from .attention.backend import AttentionSpec

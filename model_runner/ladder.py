@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from msgspec import structs
 
-from wire.messages import Admission, Chunk, PageCopy, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, PageCopy, StepPlan
 from wire.sampling import SamplingParams
 
 from .errors import StartError

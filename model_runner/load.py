@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from wire.messages import Admission, Chunk, Ready, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.from_runner import Ready
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 from .attention.backend import AttentionBackend, GraphBackend

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import Admission
+from wire.messages.to_runner import Admission
 from wire.sampling import SamplingParams
 
 _GROWTH = 64

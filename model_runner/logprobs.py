@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wire.messages import Admission, PromptLogprobs, pack_logprobs
+from wire.messages.encoding import pack_logprobs
+from wire.messages.from_runner import PromptLogprobs
+from wire.messages.to_runner import Admission
 from wire.sampling import SamplingParams
 
 from .batch import BatchPlan

@@ -16,7 +16,8 @@ import zmq
 
 from wire import log as process_log
 from wire.child import Failed, LauncherGone, Notice, PeerDied, Progress, Shutdown, Started, adopt
-from wire.messages import Acknowledged, Fatal, Heartbeat, StepResult, encode
+from wire.messages.encoding import encode
+from wire.messages.from_runner import Acknowledged, Fatal, Heartbeat, StepResult
 from wire.sockets import Endpoints, connected
 
 from .config import RunnerLaunch

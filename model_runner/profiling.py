@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from wire.messages import ProfileWish
+from wire.messages.to_scheduler import ProfileWish
 
 from .config import RunnerConfig
 

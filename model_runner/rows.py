@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wire.messages import Admission
+from wire.messages.to_runner import Admission
 from wire.sampling import SamplingParams
 
 from .errors import FatalError

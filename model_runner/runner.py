@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wire.messages import BrokenRow, PromptLogprobs, StepPlan, StepResult
+from wire.messages.from_runner import BrokenRow, PromptLogprobs, StepResult
+from wire.messages.to_runner import StepPlan
 
 from .attention.backend import AttentionBackend
 from .batch import BatchPlan, build_batch

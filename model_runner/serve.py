@@ -15,7 +15,9 @@ from typing import Any, Protocol, assert_never
 import msgspec
 import zmq
 
-from wire.messages import FromRunner, Profile, Profiled, StepPlan, StepResult, Stop, decode_to_runner, encode
+from wire.messages.encoding import encode
+from wire.messages.from_runner import FromRunner, Profiled, StepResult
+from wire.messages.to_runner import Profile, StepPlan, Stop, decode_to_runner
 
 from .profiling import Profiling, WrongTime
 

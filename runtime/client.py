@@ -13,27 +13,19 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from wire.errors import BY_CODE, AxilError, Broken, DuplicateId, Unavailable
-from wire.messages import (
-    Action,
-    Answer,
+from wire.messages.encoding import bytes_to_ids, encode
+from wire.messages.to_scheduler import Action, Answer, Ask, Cancel, Control, Finish, ProfileWish, Submit
+from wire.messages.to_tokenizer import (
     Answered,
-    Ask,
     Asked,
-    Cancel,
-    Control,
     ControlReply,
     Done,
-    Finish,
-    ProfileWish,
     Refused,
     Stats,
     StepTokens,
-    Submit,
     Tokens,
     ToTokenizer,
-    bytes_to_ids,
     decode_to_tokenizer,
-    encode,
 )
 
 from .open_request import OpenRequest

@@ -9,19 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wire import child, messages
+from wire import child
+from wire.messages.from_runner import FromRunner
+from wire.messages.to_runner import ToRunner
+from wire.messages.to_scheduler import ToScheduler
+from wire.messages.to_tokenizer import ToTokenizer
 
 from .config import FLAG_GROUPS
 from .metrics import document as metrics
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _UNIONS: dict[str, tuple[Any, ...]] = {
-    "Between the processes (`wire/messages.py`)": (
-        messages.ToScheduler,
-        messages.ToTokenizer,
-        messages.ToRunner,
-        messages.FromRunner,
-    ),
+    "Between the processes (`wire/messages/`)": (ToScheduler, ToTokenizer, ToRunner, FromRunner),
     "Between the launcher and its children (`wire/child.py`)": (child.Notice, child.Status),
 }
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from wire.errors import AxilError, Cancelled, Refused
-from wire.messages import ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
 
 from .completion import Chunk, Completion
 from .engine_loop import TextParts

@@ -21,7 +21,7 @@ import uvloop
 import zmq
 
 from wire.errors import AxilError, Broken, Unavailable
-from wire.messages import Reuse
+from wire.messages.to_tokenizer import Reuse
 from wire.sockets import Endpoints, connected
 
 from .client import SchedulerClient

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wire.messages import Miss, Stats, bytes_to_ids
+from wire.messages.encoding import bytes_to_ids
+from wire.messages.to_tokenizer import Miss, Stats
 
 from .prompt_parts import Part, part_at
 from .records import Record

@@ -14,7 +14,8 @@ from typing import Literal
 import msgspec
 
 from wire.errors import Broken
-from wire.messages import Done, Reuse, Tokens, bytes_to_ids, unpack_logprobs
+from wire.messages.encoding import bytes_to_ids, unpack_logprobs
+from wire.messages.to_tokenizer import Done, Reuse, Tokens
 from wire.sampling import SamplingParams, with_seed_of_sample
 
 from .chat_source import ChatSource

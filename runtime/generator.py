@@ -13,7 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from wire.errors import PromptTooLong, Refused, counted
-from wire.messages import Submit, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_scheduler import Submit
 from wire.sampling import MAX_LOGIT_BIAS_IDS, SamplingParams, checked
 
 from .client import SchedulerClient

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wire.errors import AxilError, DeadlineExceeded
-from wire.messages import Done, Tokens
+from wire.messages.to_tokenizer import Done, Tokens
 
 
 @dataclass(frozen=True, slots=True)

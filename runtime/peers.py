@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from wire.errors import Unavailable
-from wire.messages import Answer, Answered, Ask, Asked, Wish
+from wire.messages.to_scheduler import Answer, Ask, Wish
+from wire.messages.to_tokenizer import Answered, Asked
 
 log = logging.getLogger(__name__)
 

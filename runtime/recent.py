@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 WINDOW_S = 60.0
 _STEP_S = 0.5

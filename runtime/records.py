@@ -13,7 +13,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
-from wire.messages import TOKEN_BYTES, Miss, Reuse, ids_to_bytes
+from wire.messages.encoding import TOKEN_BYTES, ids_to_bytes
+from wire.messages.to_tokenizer import Miss, Reuse
 
 from .chat_changes import GONE, NEW, Verdict, compare
 from .chat_source import ChatSource

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
-from wire.messages import Admission, Miss, Reuse, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission
+from wire.messages.to_tokenizer import Miss, Reuse
 
 from .draft import Draft
 from .fit import can_fit, lease_if_fits

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radix.cache import OutOfPages, PageId
-from wire.messages import Admission, Chunk
+from wire.messages.to_runner import Admission, Chunk
 
 from .cost import Work
 from .fit import promise

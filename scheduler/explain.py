@@ -13,7 +13,8 @@ from radix.cache import Lease, Namespace, PrefixCache
 from radix.history import Eviction, History
 from radix.journal import Cleared, Event, Journal, Removed, Stored, chained, hash_of_namespace
 from radix.pages import PageId
-from wire.messages import TOKEN_BYTES, Evicted, Miss, MissCause
+from wire.messages.encoding import TOKEN_BYTES
+from wire.messages.to_tokenizer import Evicted, Miss, MissCause
 
 from .request import Request, Running
 

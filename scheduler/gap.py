@@ -12,7 +12,7 @@ from radix.cache import Namespace
 from radix.ideals import POOL_FACTORS, Found, Ideals
 from radix.journal import chained, hash_of_namespace
 from wire.gap import Gap, GapReport, GapWindow, Lost
-from wire.messages import Reuse
+from wire.messages.to_tokenizer import Reuse
 
 from .request import Request
 from .salts import salt_digest

@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 
 from radix.cache import Hints, Namespace
-from wire import messages
 from wire.errors import DuplicateId, Overloaded, PromptTooLong, counted
 from wire.errors import Refused as RefusedError
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Refused
 from wire.sampling import SamplingParams
 
 from . import prompt_logprobs
@@ -18,7 +19,7 @@ from .request import ClientId, Request
 from .state import Reply, State
 
 
-def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: float) -> list[Reply]:
+def submit(state: State, client: ClientId, message: Submit, *, now_s: float) -> list[Reply]:
     """Queue a request, or refuse it with the reason; either way it is answered exactly once in the end."""
     token_ids = np.frombuffer(message.token_ids, dtype="<i4")
     try:
@@ -31,7 +32,7 @@ def submit(state: State, client: ClientId, message: messages.Submit, *, now_s: f
         _check_sampling_ids(state, message.sampling)
     except (RefusedError, Overloaded) as error:
         state.counters.refused_total += 1
-        refused = messages.Refused(
+        refused = Refused(
             request_id=message.request_id,
             code=error.code,
             message=error.message,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wire.messages import Done
+from wire.messages.to_tokenizer import Done
 
 from .request import Request, Running
 from .state import Reply, State

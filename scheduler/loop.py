@@ -12,8 +12,20 @@ from typing import Any, assert_never
 import msgspec
 import zmq
 
-from wire import messages
-from wire.messages import ControlReply, FromRunner, ToScheduler
+from wire.messages.encoding import encode
+from wire.messages.from_runner import (
+    Acknowledged,
+    Fatal,
+    FromRunner,
+    Heartbeat,
+    Profiled,
+    Ready,
+    StepResult,
+    decode_from_runner,
+)
+from wire.messages.to_runner import Profile, ToRunner
+from wire.messages.to_scheduler import Answer, Ask, Cancel, Control, Finish, Submit, ToScheduler, decode_to_scheduler
+from wire.messages.to_tokenizer import Answered, Asked, ControlReply, Stats
 
 from . import intake
 from .kv_events.publisher import Publisher
@@ -48,9 +60,9 @@ class Sockets:
     results: zmq.Socket[Any]
     stop_fd: int
 
-    def send_all(self, message: messages.ToRunner) -> None:
+    def send_all(self, message: ToRunner) -> None:
         """Send a message to every rank."""
-        frame = messages.encode(message)
+        frame = encode(message)
         for plans in self.plans:
             plans.send(frame)
 
@@ -107,24 +119,24 @@ class Loop:
     def _take_results(self, now_s: float) -> list[Reply]:
         replies: list[Reply] = []
         for frames in _received(self.sockets.results):
-            message: FromRunner = messages.decode_from_runner(frames[-1])
+            message: FromRunner = decode_from_runner(frames[-1])
             match message:
-                case messages.StepResult():
+                case StepResult():
                     self.watchdog.heard(0, now_s=now_s)
                     # The runner's wait counts only while rows were there to work on.
                     if self.state.running:
                         self.state.counters.runner_idle_s_total += message.waited_s
                     replies += settle(self.state, message)
-                case messages.Profiled():
+                case Profiled():
                     answer = ControlReply(control_id=message.control_id, path=message.path, refusal=message.refusal)
                     replies.append(Reply(ClientId(message.client), answer))
-                case messages.Acknowledged():
+                case Acknowledged():
                     self.watchdog.acknowledged(message.rank, message.step)
-                case messages.Heartbeat():
+                case Heartbeat():
                     self.watchdog.heard(message.rank, now_s=now_s)
-                case messages.Fatal():
+                case Fatal():
                     raise RunnerFailed(message.message)
-                case messages.Ready():
+                case Ready():
                     raise RunnerFailed("the runner announced itself twice")
                 case _:
                     assert_never(message)
@@ -134,7 +146,7 @@ class Loop:
         replies: list[Reply] = []
         for client, frame in _received(self.sockets.requests):
             try:
-                message = messages.decode_to_scheduler(frame)
+                message = decode_to_scheduler(frame)
             except msgspec.ValidationError:
                 log.exception("dropped a malformed frame client=%s", client.hex())
                 continue
@@ -144,28 +156,26 @@ class Loop:
     def _handle(self, client: ClientId, message: ToScheduler, now_s: float) -> list[Reply]:
         self.clients.add(client)
         match message:
-            case messages.Submit():
+            case Submit():
                 replies = intake.submit(self.state, client, message, now_s=now_s)
                 if self.recorder is not None and (request := self.state.waiting.get(message.request_id)) is not None:
                     self.recorder.accepted(request)
                 return replies
-            case messages.Cancel():
+            case Cancel():
                 return intake.cancel(self.state, client, message.request_id)
-            case messages.Finish():
+            case Finish():
                 return intake.finish(self.state, client, message.request_id)
-            case messages.Control():
+            case Control():
                 return self._control(client, message, now_s)
-            case messages.Ask():
-                asked = messages.Asked(asker=client, ask_id=message.ask_id, wish=message.wish, about=message.about)
+            case Ask():
+                asked = Asked(asker=client, ask_id=message.ask_id, wish=message.wish, about=message.about)
                 return [Reply(other, asked) for other in self.clients if other != client]
-            case messages.Answer():
-                return [
-                    Reply(ClientId(message.asker), messages.Answered(ask_id=message.ask_id, content=message.content))
-                ]
+            case Answer():
+                return [Reply(ClientId(message.asker), Answered(ask_id=message.ask_id, content=message.content))]
             case _:
                 assert_never(message)
 
-    def _control(self, client: ClientId, message: messages.Control, now_s: float) -> list[Reply]:
+    def _control(self, client: ClientId, message: Control, now_s: float) -> list[Reply]:
         count, replies = 0, []
         match message.action:
             case "flush":
@@ -186,8 +196,8 @@ class Loop:
                 return [Reply(client, ControlReply(control_id=message.control_id, run=run))]
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
-                profile = messages.Profile(client=client, control_id=message.control_id, wish=wish)
-                self.sockets.plans[0].send(messages.encode(profile))
+                profile = Profile(client=client, control_id=message.control_id, wish=wish)
+                self.sockets.plans[0].send(encode(profile))
                 return []
             case _:
                 assert_never(message.action)
@@ -210,7 +220,7 @@ class Loop:
         for reply in replies:
             by_client[reply.client].append(reply.message)
         for client, batch in by_client.items():
-            self.sockets.requests.send_multipart([client, messages.encode(batch)])
+            self.sockets.requests.send_multipart([client, encode(batch)])
 
     def _tell_others(self) -> None:
         """Publish what has entered and left the cache, to those who have asked for it."""
@@ -219,7 +229,7 @@ class Loop:
             self.kv_events.answer()
             self.state.counters.kv_event_messages_total = self.kv_events.next_sequence
 
-    def _stats(self, now_s: float) -> messages.Stats:
+    def _stats(self, now_s: float) -> Stats:
         stuck = self.watchdog.stuck(self.state, now_s=now_s)
         return make_stats(self.state, now_s=now_s, scheduler_busy_s=self.busy_s, stuck=stuck)
 

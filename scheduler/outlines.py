@@ -15,7 +15,7 @@ import numpy as np
 from radix.cache import PrefixCache
 from radix.node import Namespace
 from radix.outline import WHOLE, Column
-from wire.messages import ControlReply, Outline, RootName, Run
+from wire.messages.to_tokenizer import ControlReply, Outline, RootName, Run
 
 from .explain import Explainer
 from .request import ClientId

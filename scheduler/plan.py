@@ -5,7 +5,8 @@ Knows no sockets, clocks or logging.
 
 from __future__ import annotations
 
-from wire.messages import TOKEN_BYTES, Chunk, PageCopy, StepPlan, ids_to_bytes
+from wire.messages.encoding import TOKEN_BYTES, ids_to_bytes
+from wire.messages.to_runner import Chunk, PageCopy, StepPlan
 
 from .admit import admit
 from .cost import Work

@@ -16,7 +16,8 @@ import zmq
 from radix.native.build import load_library
 from wire import child as children
 from wire import log as logs
-from wire import messages
+from wire.messages.from_runner import Fatal, Ready, decode_from_runner
+from wire.messages.to_runner import Stop
 from wire.sockets import Endpoints, bound
 
 from .config import KvEventsConfig, SchedulerConfig, SchedulerLaunch
@@ -88,7 +89,7 @@ def main() -> int:
                 kv_events.close()
             if recorder is not None:
                 recorder.close()
-        sockets.send_all(messages.Stop())
+        sockets.send_all(Stop())
     return 0
 
 
@@ -107,7 +108,7 @@ def _recorder(config: SchedulerConfig, limits: Limits) -> Recorder | None:
     )
 
 
-def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> messages.Ready | None:
+def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> Ready | None:
     """The runner's announcement; None when told to stop first."""
     poller = zmq.Poller()
     poller.register(results, zmq.POLLIN)
@@ -116,10 +117,10 @@ def _wait_for_ready(results: zmq.Socket[Any], stop_fd: int) -> messages.Ready | 
         events = dict(poller.poll())
         if stop_fd in events:
             return None
-        message = messages.decode_from_runner(results.recv())
-        if isinstance(message, messages.Ready):
+        message = decode_from_runner(results.recv())
+        if isinstance(message, Ready):
             return message
-        if isinstance(message, messages.Fatal):
+        if isinstance(message, Fatal):
             log.error("the model runner can't start: %s", message.message)
             return None
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wire.messages import PromptLogprobs, Tokens
+from wire.messages.from_runner import PromptLogprobs
+from wire.messages.to_tokenizer import Tokens
 
 from .request import Request, Running
 from .scores import Logprobs

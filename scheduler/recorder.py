@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from radix.journal import chained, hash_of_namespace
-from wire.messages import Done, Tokens
+from wire.messages.to_tokenizer import Done, Tokens
 from wire.recording import BLOCK_TOKENS, RecordedRequest, encode_row
 
 from .request import Request

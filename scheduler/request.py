@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from radix.cache import NO_HINTS, Hints, Lease, Namespace
-from wire.messages import PromptLogprobs, Reuse
+from wire.messages.from_runner import PromptLogprobs
+from wire.messages.to_tokenizer import Reuse
 from wire.sampling import SamplingParams
 
 from .output_length import Estimate

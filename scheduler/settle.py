@@ -6,16 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain, repeat
 
-from wire.messages import (
-    TOKEN_BYTES,
-    Chunk,
-    Reuse,
-    StepResult,
-    StepTokens,
-    Tokens,
-    bytes_to_ids,
-    ids_to_bytes,
-)
+from wire.messages.encoding import TOKEN_BYTES, bytes_to_ids, ids_to_bytes
+from wire.messages.from_runner import StepResult
+from wire.messages.to_runner import Chunk
+from wire.messages.to_tokenizer import Reuse, StepTokens, Tokens
 
 from . import prompt_logprobs
 from .leave import end

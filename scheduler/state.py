@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from radix.cache import PrefixCache
 from radix.eviction import POLICIES
 from radix.journal import Journal
-from wire.messages import Chunk
+from wire.messages.to_runner import Chunk
 
 from .belt import Belt
 from .config import SchedulerConfig
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened since the start; the names are those of `wire.messages.Stats`."""
+    """What has happened since the start; the names are those of `wire.messages.to_tokenizer.Stats`."""
 
     requests_total: int = 0
     prompt_tokens_total: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 from .state import State
 

@@ -24,26 +24,9 @@ from runtime.link import Link
 from runtime.process import build_front
 from scheduler.outlines import outline_of, run_at
 from wire.gap import GapReport, Lost
-from wire.messages import (
-    Cancel,
-    Control,
-    ControlReply,
-    Done,
-    Finish,
-    Refused,
-    Reuse,
-    Stats,
-    StepTokens,
-    Submit,
-    Tokens,
-    ToScheduler,
-    ToTokenizer,
-    bytes_to_ids,
-    decode_to_scheduler,
-    encode,
-    ids_to_bytes,
-    pack_logprobs,
-)
+from wire.messages.encoding import bytes_to_ids, encode, ids_to_bytes, pack_logprobs
+from wire.messages.to_scheduler import Cancel, Control, Finish, Submit, ToScheduler, decode_to_scheduler
+from wire.messages.to_tokenizer import ControlReply, Done, Refused, Reuse, Stats, StepTokens, Tokens, ToTokenizer
 from wire.sockets import connected
 
 VOCABULARY = 259

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 from bench.simulation.price import Price
 from bench.simulation.workload import TOKEN_BYTES, Turn
-from wire.messages import StepPlan, StepResult, bytes_to_ids, ids_to_bytes
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes
+from wire.messages.from_runner import StepResult
+from wire.messages.to_runner import StepPlan
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,6 @@
 """What a simulation is asked: sessions of turns, each sent when the one before was answered and thought about.
 
-Token ids are little-endian int32 in bytes, as in `wire.messages`. Knows no scheduler and no clock.
+Token ids are little-endian int32 in bytes, as in messages. Knows no scheduler and no clock.
 """
 
 from __future__ import annotations

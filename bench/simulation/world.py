@@ -26,7 +26,9 @@ from scheduler.plan import plan
 from scheduler.request import ClientId
 from scheduler.settle import settle
 from scheduler.state import Limits, Reply, State, make_state
-from wire.messages import Done, Refused, StepPlan, Submit, Tokens
+from wire.messages.to_runner import StepPlan
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Done, Refused, Tokens
 from wire.sampling import SamplingParams
 
 CLIENT = ClientId(b"simulation")

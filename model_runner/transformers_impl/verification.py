@@ -17,7 +17,8 @@ from model_runner.attention.backend import AttentionBackend
 from model_runner.batch import build_batch
 from model_runner.models.model import Model
 from model_runner.rows import RowTable
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 Handle = TypeVar("Handle")

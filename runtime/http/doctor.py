@@ -10,7 +10,7 @@ from aiohttp import web
 from runtime.doctor.diagnose import diagnose
 from runtime.doctor.diagnosis import Diagnosis, merged, told, without_text
 from wire.errors import Refused
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 from .access import is_operator
 from .errors import json_response

@@ -5,7 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from wire.errors import Refused
-from wire.messages import ControlReply, ProfileWish
+from wire.messages.to_scheduler import ProfileWish
+from wire.messages.to_tokenizer import ControlReply
 
 from .errors import json_response
 from .fields import read_fields

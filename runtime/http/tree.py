@@ -17,7 +17,8 @@ from aiohttp import web
 
 from runtime.client import SchedulerClient
 from wire.errors import Refused
-from wire.messages import Outline, Stats, bytes_to_ids
+from wire.messages.encoding import bytes_to_ids
+from wire.messages.to_tokenizer import Outline, Stats
 
 from .access import is_operator
 from .errors import envelope, json_response

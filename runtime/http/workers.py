@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from runtime.metrics import Figures
-from wire.messages import Wish
+from wire.messages.to_scheduler import Wish
 
 from .doctor import encoded_diagnosis
 from .front import Front

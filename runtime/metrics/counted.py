@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from wire.messages import Reuse
+from wire.messages.to_tokenizer import Reuse
 
 from .histograms import HISTOGRAMS, REUSE_CLASSES, ReuseClass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 from .series import Readings, Sample, Series
 

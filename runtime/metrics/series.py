@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 from .counted import Buckets, Figures
 

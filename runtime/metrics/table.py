@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec.structs import asdict
 
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 from .misses import MISSES
 from .series import Alias, Readings, Sample, Series

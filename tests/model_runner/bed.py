@@ -21,16 +21,9 @@ from model_runner.models.decoder import Decoder
 from model_runner.models.model import Model
 from model_runner.rows import RowTable
 from model_runner.runner import Runner
-from wire.messages import (
-    Admission,
-    Chunk,
-    PageCopy,
-    StepPlan,
-    StepResult,
-    bytes_to_ids,
-    ids_to_bytes,
-    unpack_logprobs,
-)
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.messages.from_runner import StepResult
+from wire.messages.to_runner import Admission, Chunk, PageCopy, StepPlan
 from wire.sampling import SamplingParams
 
 TOLERANCE = 1e-4

@@ -11,7 +11,8 @@ from torch import Tensor
 from model_runner.attention.backend import AttentionBackend, AttentionSpec
 from model_runner.batch import BatchPlan, build_batch
 from model_runner.rows import RowTable
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 VOCABULARY = 10

@@ -15,7 +15,8 @@ from model_runner.attention.cpu_backend import CpuAttention
 from model_runner.batch import BatchPlan, build_batch
 from model_runner.kernels.library import Library
 from model_runner.rows import RowTable
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 VOCABULARY = 10

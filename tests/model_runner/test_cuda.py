@@ -19,7 +19,8 @@ from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.load import load
 from model_runner.rows import RowTable
 from model_runner.runner import Runner
-from wire.messages import Admission, Chunk, StepPlan, bytes_to_ids, ids_to_bytes
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 from .conftest import save_wide

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from model_runner.choosing import Chooser
 from model_runner.device_sampler import DeviceSampler, Filters, flashinfer_filters, sorting_filters
 from model_runner.sampler import sample, uniforms
-from wire.messages import Admission
+from wire.messages.to_runner import Admission
 from wire.sampling import SamplingParams
 
 from .reference_kernels import reference_kernels

@@ -16,7 +16,8 @@ from model_runner.kernels.library import Library
 from model_runner.kernels.ops import KernelOps
 from model_runner.models.decoder import Decoder
 from model_runner.rows import RowTable
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 from .conftest import TINY_CONFIGS, load_directory, load_embedded, save_tiny

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from model_runner.grammars import GrammarRules
 from runtime.text.grammar import choice_grammar, ebnf_grammar, json_grammar, regex_grammar, tags_grammar
 from tests.fakes import END_OF_TURN, EOS, byte_tokenizer
-from wire.messages import Admission, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission
 from wire.sampling import Grammar, SamplingParams
 
 VOCABULARY = 300

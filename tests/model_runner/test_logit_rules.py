@@ -14,7 +14,8 @@ from transformers import (
 
 from model_runner.logit_rules import LogitRules
 from model_runner.models.decoder import Decoder
-from wire.messages import Admission, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission
 from wire.sampling import SamplingParams
 
 from .bed import Bed, Prompt

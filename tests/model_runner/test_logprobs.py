@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model_runner.models.decoder import Decoder
-from wire.messages import unpack_logprobs
+from wire.messages.encoding import unpack_logprobs
 from wire.sampling import SamplingParams
 
 from .bed import TOLERANCE, Bed, Prompt

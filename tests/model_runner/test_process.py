@@ -14,20 +14,9 @@ import zmq
 
 from model_runner.config import RunnerLaunch
 from wire.child import Failed, PeerDied, Progress, Started, Status, decode_status, to_line
-from wire.messages import (
-    Admission,
-    Chunk,
-    Fatal,
-    FromRunner,
-    Heartbeat,
-    Ready,
-    StepPlan,
-    StepResult,
-    Stop,
-    decode_from_runner,
-    encode,
-    ids_to_bytes,
-)
+from wire.messages.encoding import encode, ids_to_bytes
+from wire.messages.from_runner import Fatal, FromRunner, Heartbeat, Ready, StepResult, decode_from_runner
+from wire.messages.to_runner import Admission, Chunk, StepPlan, Stop
 from wire.sampling import SamplingParams
 from wire.sockets import Endpoints, bound, make_run_dir
 

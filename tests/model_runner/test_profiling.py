@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model_runner.profiling import Profiling, WrongTime
-from wire.messages import ProfileWish
+from wire.messages.to_scheduler import ProfileWish
 
 
 def _step() -> None:

@@ -6,7 +6,8 @@ import torch
 from model_runner.device_sampler import DeviceSampler, sorting_filters
 from model_runner.errors import FatalError
 from model_runner.models.decoder import Decoder
-from wire.messages import Admission, Chunk, PageCopy, StepPlan, bytes_to_ids, ids_to_bytes
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, PageCopy, StepPlan
 from wire.sampling import SamplingParams
 
 from .bed import GREEDY, Bed, Prompt, assert_same, greedy

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model_runner.sampler import NUM_CANDIDATES, sample, uniforms
-from wire.messages import unpack_logprobs
+from wire.messages.encoding import unpack_logprobs
 from wire.sampling import SamplingParams
 
 NUM_DRAWS = 4000

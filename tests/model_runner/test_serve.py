@@ -12,7 +12,9 @@ import zmq
 
 from model_runner.profiling import Profiling
 from model_runner.serve import serve
-from wire.messages import StepPlan, StepResult, Stop, decode_from_runner, encode, ids_to_bytes
+from wire.messages.encoding import encode, ids_to_bytes
+from wire.messages.from_runner import StepResult, decode_from_runner
+from wire.messages.to_runner import StepPlan, Stop
 
 DEADLINE_MS = 20_000
 

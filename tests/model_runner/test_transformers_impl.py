@@ -30,7 +30,7 @@ from model_runner.attention.torch_backend import TorchAttention
 from model_runner.transformers_impl.build import build_model
 from model_runner.transformers_impl.source import read_source
 from model_runner.transformers_impl.verification import reference_logits, verify
-from wire.messages import unpack_logprobs
+from wire.messages.encoding import unpack_logprobs
 from wire.sampling import SamplingParams
 
 from .bed import TOLERANCE, Bed, assert_same, greedy

@@ -19,7 +19,8 @@ from model_runner.attention.triton_backend import TritonAttention
 from model_runner.batch import BatchPlan, build_batch
 from model_runner.graphs import padded
 from model_runner.rows import RowTable
-from wire.messages import Admission, Chunk, StepPlan, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
 from .bed import Bed, assert_same, greedy

@@ -17,7 +17,7 @@ import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server, submitted_ids, text_ids
-from wire.messages import Cancel, Submit
+from wire.messages.to_scheduler import Cancel, Submit
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = (sys.executable, "-c", "import sys; from runtime.cli import run; sys.exit(run(version='0'))", "chat")

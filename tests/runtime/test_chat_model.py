@@ -18,7 +18,7 @@ from runtime.sampling_flags import SamplingFlags
 from tests.fakes import running_server
 from wire.errors import Refused
 from wire.flags import add_flags, from_flags
-from wire.messages import Submit
+from wire.messages.to_scheduler import Submit
 from wire.sampling import SamplingParams
 
 HI: list[dict[str, object]] = [{"role": "user", "content": "hi"}]

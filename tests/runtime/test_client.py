@@ -9,7 +9,9 @@ import pytest
 from runtime import client as client_module
 from runtime.process import break_all
 from tests.fakes import Script, Server, text_ids
-from wire.messages import Done, Finish, Submit, Tokens, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_scheduler import Finish, Submit
+from wire.messages.to_tokenizer import Done, Tokens
 from wire.sampling import SamplingParams
 
 

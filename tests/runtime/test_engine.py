@@ -19,7 +19,7 @@ from runtime.launch import StartFailed
 from runtime.room import Room
 from tests.fakes import FakeScheduler, Script, running_server, submitted_ids, text_ids, write_model_dir
 from wire.errors import Broken, Refused, Unavailable
-from wire.messages import Cancel, Submit
+from wire.messages.to_scheduler import Cancel, Submit
 from wire.sampling import SamplingParams
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,8 @@ import pytest
 from runtime import peers as peers_module
 from runtime.peers import Peers
 from wire.errors import Unavailable
-from wire.messages import Answer, Answered, Ask, Asked
+from wire.messages.to_scheduler import Answer, Ask
+from wire.messages.to_tokenizer import Answered, Asked
 
 
 async def test_alone_nobody_is_asked() -> None:

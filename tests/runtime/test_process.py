@@ -22,7 +22,7 @@ from runtime.config import HttpConfig, TokenizerLaunch
 from runtime.port import bound
 from tests.fakes import FakeScheduler, Script, write_model_dir
 from wire.child import Failed, PeerDied, Shutdown, Started, Status, decode_status, to_line
-from wire.messages import Cancel, Submit
+from wire.messages.to_scheduler import Cancel, Submit
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 20

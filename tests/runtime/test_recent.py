@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.recent import RecentHits
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 
 def _stats(prompt: int, cached: int) -> Stats:

@@ -6,7 +6,8 @@ import pytest
 
 from runtime.chat_changes import Verdict
 from runtime.records import MAX_KEPT_BYTES, MAX_RECORDS, Record, Records
-from wire.messages import TOKEN_BYTES, Miss, MissCause, Reuse, ids_to_bytes
+from wire.messages.encoding import TOKEN_BYTES, ids_to_bytes
+from wire.messages.to_tokenizer import Miss, MissCause, Reuse
 
 LONG = [*range(100, 160)]
 

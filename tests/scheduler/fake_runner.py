@@ -12,15 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wire.messages import (
-    BrokenRow,
-    PromptLogprobs,
-    StepPlan,
-    StepResult,
-    bytes_to_ids,
-    ids_to_bytes,
-    pack_logprobs,
-)
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes, pack_logprobs
+from wire.messages.from_runner import BrokenRow, PromptLogprobs, StepResult
+from wire.messages.to_runner import StepPlan
 
 VOCABULARY = 50
 GARBAGE = -1

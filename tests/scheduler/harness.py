@@ -15,8 +15,10 @@ from scheduler.request import ClientId
 from scheduler.settle import settle
 from scheduler.state import Limits, Reply, State, make_state
 from tests.scheduler.fake_runner import VOCABULARY, FakeRunner
-from wire import messages
-from wire.messages import StepPlan, bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.messages.to_runner import StepPlan
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Done, Refused, Reuse, StepTokens, Tokens
 from wire.sampling import SamplingParams
 
 CLIENT = ClientId(b"client")
@@ -30,8 +32,8 @@ class Harness:
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     prompt_logprobs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     num_logprobs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    reuses: dict[str, messages.Reuse] = field(default_factory=dict)
-    terminal: dict[str, messages.Done | messages.Refused] = field(default_factory=dict)
+    reuses: dict[str, Reuse] = field(default_factory=dict)
+    terminal: dict[str, Done | Refused] = field(default_factory=dict)
     now_s: float = 0.0
 
     def submit(
@@ -48,7 +50,7 @@ class Harness:
         sampling = SamplingParams(
             max_new_tokens=max_new_tokens, temperature=0.0, seed=0, stop_token_ids=stop_token_ids, **more
         )
-        message = messages.Submit(
+        message = Submit(
             request_id=request_id, token_ids=ids_to_bytes(prompt), sampling=sampling, salt=salt, priority=priority
         )
         self.take(intake.submit(self.state, CLIENT, message, now_s=self.now_s))
@@ -90,7 +92,7 @@ class Harness:
         for reply in replies:
             assert reply.client == CLIENT
             match reply.message:
-                case messages.Tokens() as tokens:
+                case Tokens() as tokens:
                     assert tokens.request_id not in self.terminal, "tokens after the end"
                     token_ids = bytes_to_ids(tokens.token_ids)
                     self.outputs[tokens.request_id] += token_ids
@@ -101,11 +103,11 @@ class Harness:
                     if tokens.reuse is not None:
                         assert tokens.request_id not in self.reuses, "reuse figures were told twice"
                         self.reuses[tokens.request_id] = tokens.reuse
-                case messages.StepTokens() as step:
+                case StepTokens() as step:
                     for request_id, token_id in zip(step.request_ids, bytes_to_ids(step.token_ids), strict=True):
                         assert request_id not in self.terminal, "tokens after the end"
                         self.outputs[request_id].append(token_id)
-                case messages.Done() | messages.Refused() as ended:
+                case Done() | Refused() as ended:
                     assert ended.request_id not in self.terminal, f"{ended.request_id} ended twice"
                     self.terminal[ended.request_id] = ended
                 case other:

@@ -7,7 +7,8 @@ from scheduler import intake
 from scheduler.config import SchedulerConfig
 from tests.radix.serving import ids
 from tests.scheduler.harness import CLIENT, Harness, make_harness
-from wire.messages import Submit, ids_to_bytes
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_scheduler import Submit
 from wire.sampling import SamplingParams
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from scheduler.config import SchedulerConfig
 from tests.scheduler.harness import Harness, make_harness
-from wire.messages import Miss, bytes_to_ids
+from wire.messages.encoding import bytes_to_ids
+from wire.messages.to_tokenizer import Miss
 
 LONG = [*range(3, 43)]
 

@@ -9,7 +9,9 @@ from scheduler.config import SchedulerConfig
 from scheduler.request import ClientId
 from tests.scheduler.fake_runner import VOCABULARY
 from tests.scheduler.harness import CLIENT, make_harness
-from wire import messages
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Refused
 
 DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
 
@@ -18,7 +20,7 @@ def test_a_bias_on_an_id_outside_the_vocabulary_is_refused() -> None:
     harness = make_harness()
     harness.submit("a", [1, 2], logit_bias=((VOCABULARY, 1.0),))
     refused = harness.terminal["a"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert refused.field == "logit_bias"
     assert str(VOCABULARY) in refused.message
 
@@ -42,7 +44,7 @@ def test_what_can_never_fit_is_refused_at_once_with_numbers(
     harness = make_harness(num_pages=8, page_tokens=4, context_tokens=40)
     harness.submit("a", prompt, max_new_tokens=max_new_tokens)
     refused = harness.terminal["a"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert refused.code == code
     for word in words:
         assert word in refused.message
@@ -59,13 +61,13 @@ def test_no_limit_on_output_means_what_still_fits() -> None:
 def test_an_id_that_is_still_open_is_refused_and_the_first_request_goes_on() -> None:
     harness = make_harness()
     harness.submit("a", [1, 2, 3])
-    message = messages.Submit(
+    message = Submit(
         request_id="a",
-        token_ids=messages.ids_to_bytes([4]),
+        token_ids=ids_to_bytes([4]),
         sampling=next(iter(harness.state.waiting)).sampling,
     )
     (reply,) = intake.submit(harness.state, CLIENT, message, now_s=0.0)
-    assert isinstance(reply.message, messages.Refused)
+    assert isinstance(reply.message, Refused)
     assert reply.message.code == "duplicate_request_id"
     harness.run()
     assert harness.terminal["a"].reason == "length"
@@ -76,7 +78,7 @@ def test_a_full_queue_refuses_the_next_request() -> None:
     for i in range(3):
         harness.submit(f"r{i}", [1, i])
     refused = harness.terminal["r2"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert refused.code == "overloaded"
 
 
@@ -85,7 +87,7 @@ def test_a_queue_full_of_tokens_refuses_a_prompt_that_is_too_long_for_the_rest_o
     harness.submit("longer than all", [1] * 12)
     harness.submit("too much", [2])
     refused = harness.terminal["too much"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert refused.code == "overloaded"
     assert "1 request with 12 prompt tokens wait, this one has 1 more, and --max-queued-tokens is 10" in refused.message
     harness.run()
@@ -120,7 +122,7 @@ def test_a_chosen_id_outside_the_vocabulary_is_refused() -> None:
     harness = make_harness()
     harness.submit("a", [1, 2], num_top_logprobs=0, logprob_ids=(1, VOCABULARY))
     refused = harness.terminal["a"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert refused.field == "token_ids_logprob"
 
 

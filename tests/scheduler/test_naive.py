@@ -9,7 +9,7 @@ from scheduler.config import SchedulerConfig
 from tests.scheduler.fake_runner import VOCABULARY
 from tests.scheduler.harness import Harness, make_harness
 from tests.scheduler.naive import Asked, NaiveScheduler, NaiveTree, answer, first_choices, whole_pages
-from wire import messages
+from wire.messages.to_tokenizer import Done
 
 # No more requests than the siblings that are looked at for a copy, so that none is overlooked.
 MOST_REQUESTS = 8
@@ -45,7 +45,7 @@ def test_one_after_the_other_finds_and_answers_the_same_as_the_naive_one(
         harness.run()
         naive.run(asked)
         ended = harness.terminal[asked.name]
-        assert isinstance(ended, messages.Done) and ended.reason == "length"
+        assert isinstance(ended, Done) and ended.reason == "length"
         assert ended.reuse is not None and ended.reuse.cached_tokens == naive.hits[asked.name]
         assert harness.outputs.get(asked.name, []) == naive.outputs[asked.name]
 
@@ -80,7 +80,7 @@ def test_together_they_find_what_is_known_when_they_start_and_each_ends_once_wit
         watch.step()
     for asked in all_asked:
         ended = harness.terminal[asked.name]
-        assert isinstance(ended, messages.Done) and ended.reason == "length"
+        assert isinstance(ended, Done) and ended.reason == "length"
         assert harness.outputs.get(asked.name, []) == answer(asked, vocabulary=VOCABULARY)
 
 

@@ -12,7 +12,7 @@ from scheduler.outlines import FRESH_S, TIME_SHARE, Asker, Outlines
 from scheduler.request import ClientId
 from scheduler.state import Reply
 from tests.radix.serving import CHAT, OTHER, serve
-from wire.messages import ControlReply, Outline
+from wire.messages.to_tokenizer import ControlReply, Outline
 
 
 @pytest.fixture

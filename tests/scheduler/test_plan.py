@@ -11,8 +11,9 @@ from scheduler.leave import retract
 from scheduler.settle import OutOfStep, settle
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
 from tests.scheduler.harness import CLIENT, make_harness
-from wire import messages
-from wire.messages import StepPlan, StepResult, bytes_to_ids
+from wire.messages.encoding import bytes_to_ids, encode
+from wire.messages.from_runner import StepResult
+from wire.messages.to_runner import StepPlan
 
 DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
 
@@ -351,7 +352,7 @@ def test_plans_are_deltas_a_decode_step_of_many_rows_is_a_few_bytes_a_row() -> N
     for _ in range(400):
         plan = harness.send_plan()
         if plan is not None and len(bytes_to_ids(plan.decodes)) == 128:
-            assert len(messages.encode(plan)) < 128 * 4 + 1000
+            assert len(encode(plan)) < 128 * 4 + 1000
             return
         harness.retire()
     raise AssertionError("the rows never decoded together")

@@ -14,8 +14,8 @@ from scheduler.draft import Draft, extend
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import VOCABULARY, expected_output
 from tests.scheduler.harness import Harness, make_harness
-from wire import messages
-from wire.messages import bytes_to_ids
+from wire.messages.encoding import bytes_to_ids
+from wire.messages.to_tokenizer import Done, Refused
 
 
 def prompt_of(seed: int, num_tokens: int) -> list[int]:
@@ -69,7 +69,7 @@ def test_under_pressure_all_ends_well_with_few_retractions_for_each_request(
     run_checked(harness)
     for i, (prompt_tokens, max_new_tokens) in enumerate(lengths):
         assert harness.outputs[f"r{i}"] == expected_output(prompt_of(i, prompt_tokens), max_new_tokens=max_new_tokens)
-    retractions = [ended.num_retractions for ended in harness.terminal.values() if isinstance(ended, messages.Done)]
+    retractions = [ended.num_retractions for ended in harness.terminal.values() if isinstance(ended, Done)]
     assert max(retractions) <= 6
     assert sum(retractions) <= 2 * len(lengths)
 
@@ -205,7 +205,7 @@ def test_a_pool_for_one_request_runs_one_after_the_other(num_pages: int) -> None
         assert harness.outputs[f"r{i}"] == expected_output(prompt_of(i, whole - 5), max_new_tokens=5)
     harness.submit("more", prompt_of(9, whole - 4), max_new_tokens=5)
     refused = harness.terminal["more"]
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, Refused)
     assert str(whole) in refused.message
 
 

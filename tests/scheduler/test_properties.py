@@ -10,7 +10,7 @@ from scheduler import intake
 from scheduler.config import SchedulerConfig
 from tests.scheduler.fake_runner import VOCABULARY, expected_logprobs, expected_output
 from tests.scheduler.harness import CLIENT, Harness, make_harness
-from wire import messages
+from wire.messages.to_tokenizer import Done
 
 PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(23)] for k in range(3)]
 
@@ -142,7 +142,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert cache.free_pages + cache.evictable_pages == cache.num_pages
         for request_id, wanted in self.wanted.items():
             ended = self.harness.terminal[request_id]
-            if isinstance(ended, messages.Done) and ended.reason == "length":
+            if isinstance(ended, Done) and ended.reason == "length":
                 assert self.harness.outputs.get(request_id, []) == wanted
                 assert self.harness.prompt_logprobs[request_id] == self.wanted_logprobs[request_id]
 

@@ -10,7 +10,10 @@ from scheduler.request import ClientId
 from scheduler.settle import settle
 from tests.scheduler.fake_runner import expected_output
 from tests.scheduler.harness import CLIENT, make_harness
-from wire.messages import Done, StepResult, StepTokens, Submit, Tokens, bytes_to_ids, ids_to_bytes
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes
+from wire.messages.from_runner import StepResult
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Done, StepTokens, Tokens
 from wire.sampling import SamplingParams
 
 PROMPT = [(i * i + 3) % 50 for i in range(60)]

@@ -7,28 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import messages
-from wire.messages import (
-    FromRunner,
-    Submit,
-    ToRunner,
-    ToScheduler,
-    ToTokenizer,
-    bytes_to_ids,
-    encode,
-    ids_to_bytes,
-    pack_logprobs,
-    unpack_logprobs,
-)
+from wire.messages.encoding import bytes_to_ids, encode, ids_to_bytes, pack_logprobs, unpack_logprobs
+from wire.messages.from_runner import FromRunner, decode_from_runner
+from wire.messages.to_runner import ToRunner, decode_to_runner
+from wire.messages.to_scheduler import Submit, ToScheduler, decode_to_scheduler
+from wire.messages.to_tokenizer import ToTokenizer, decode_to_tokenizer
 from wire.sampling import SamplingParams
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32)
 
 DECODERS = {
-    "to_scheduler": (ToScheduler, messages.decode_to_scheduler),
-    "to_runner": (ToRunner, messages.decode_to_runner),
-    "from_runner": (FromRunner, messages.decode_from_runner),
+    "to_scheduler": (ToScheduler, decode_to_scheduler),
+    "to_runner": (ToRunner, decode_to_runner),
+    "from_runner": (FromRunner, decode_from_runner),
 }
 
 
@@ -72,7 +64,7 @@ def test_every_message_arrives_as_it_was_sent(direction: str, data: st.DataObjec
 
 @given(batch=st.lists(st.one_of(*(strategy(cls) for cls in typing.get_args(ToTokenizer))), max_size=4))
 def test_tokenizers_get_many_messages_in_one_frame(batch: list[Any]) -> None:
-    assert messages.decode_to_tokenizer(encode(batch)) == batch
+    assert decode_to_tokenizer(encode(batch)) == batch
 
 
 SUBMIT = Submit(request_id="a", token_ids=b"", sampling=SamplingParams())
@@ -98,9 +90,9 @@ def test_a_malformed_frame_is_a_typed_error(decode: Any, frame: bytes) -> None: 
 
 def test_a_frame_of_another_direction_is_a_validation_error() -> None:
     with pytest.raises(msgspec.ValidationError):
-        messages.decode_to_runner(encode(SUBMIT))
+        decode_to_runner(encode(SUBMIT))
     with pytest.raises(msgspec.ValidationError):
-        messages.decode_to_tokenizer(encode([SUBMIT]))
+        decode_to_tokenizer(encode([SUBMIT]))
 
 
 def test_messages_can_not_be_changed() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from model_runner.kernels.library import Library
 from model_runner.kernels.sampler import SamplerKernels
 from model_runner.sampler import sample
-from wire.messages import unpack_logprobs
+from wire.messages.encoding import unpack_logprobs
 from wire.sampling import SamplingParams
 
 NUM_DRAWS = 300

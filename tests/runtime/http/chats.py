@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fakes import END_OF_TURN, FakeScheduler, Script, text_ids
-from wire.messages import Submit
+from wire.messages.to_scheduler import Submit
 
 TOOL_TEMPLATE = (
     "{{ bos_token }}{% if tools %}<tools>{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}</tools>"

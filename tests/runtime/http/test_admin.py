@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.fakes import Server, submitted_ids
-from wire.messages import Control, Submit
+from wire.messages.to_scheduler import Control, Submit
 
 
 async def test_health_answers_from_what_is_known_and_asks_nobody(server: Server, http: aiohttp.ClientSession) -> None:

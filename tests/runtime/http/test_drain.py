@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tests.fakes import Script, Server
-from wire.messages import Submit
+from wire.messages.to_scheduler import Submit
 
 DEADLINE_S = 10
 

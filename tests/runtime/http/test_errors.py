@@ -13,7 +13,8 @@ import pytest
 
 from runtime.config import HttpConfig
 from tests.fakes import Script, Server, running_server
-from wire.messages import Cancel, Refused, Stats, Submit
+from wire.messages.to_scheduler import Cancel, Submit
+from wire.messages.to_tokenizer import Refused, Stats
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]

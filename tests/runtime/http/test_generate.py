@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from runtime.config import HttpConfig
 from tests.fakes import BOS, EOS, Script, Server, running_server, submitted_ids, text_ids
-from wire.messages import Cancel, Finish, Submit
+from wire.messages.to_scheduler import Cancel, Finish, Submit
 
 
 async def _generate(http: aiohttp.ClientSession, **body: object) -> dict[str, object]:

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from tests.fakes import CONTEXT_TOKENS, Script, Server, submitted_ids, text_ids
-from wire.messages import Stats, Submit
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Stats
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from tests.fakes import Script, Server, text_ids
-from wire.messages import Cancel
+from wire.messages.to_scheduler import Cancel
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from tests.fakes import Server
-from wire.messages import Stats
+from wire.messages.to_tokenizer import Stats
 
 STATS = Stats(
     device="NVIDIA H200",

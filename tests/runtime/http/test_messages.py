@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes import Script, Server, running_server, text_ids
 from tests.runtime.http.chats import CALL, LONG_CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
-from wire.messages import Refused, Submit
+from wire.messages.to_scheduler import Submit
+from wire.messages.to_tokenizer import Refused
 
 USER = [{"role": "user", "content": "Warm?"}]
 TOOLS = [{"name": "weather", "description": "Looks.", "input_schema": SCHEMA}]

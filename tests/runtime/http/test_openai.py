@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.fakes import BOS, CHAT_TEMPLATE, END_OF_TURN, EOS, Script, Server, running_server, submitted_ids, text_ids
-from wire.messages import Cancel, Finish, Submit
+from wire.messages.to_scheduler import Cancel, Finish, Submit
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tests.fakes import Server, running_server
 from tests.runtime.http.chats import CALL, LONG_CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
-from wire.messages import Finish
+from wire.messages.to_scheduler import Finish
 
 USER = [{"role": "user", "content": "Warm?"}]
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Looks.", "parameters": SCHEMA}}]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import aiohttp
 
 from tests.fakes import Server
-from wire.messages import Control, ProfileWish
+from wire.messages.to_scheduler import Control, ProfileWish
 
 
 async def test_a_profile_is_begun_as_wished_and_its_file_is_named(server: Server, http: aiohttp.ClientSession) -> None:

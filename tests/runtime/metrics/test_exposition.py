@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.metrics import Metrics, Readings, exposition
 from tests.fakes import Script, Server
-from wire.messages import Reuse, Stats
+from wire.messages.to_tokenizer import Reuse, Stats
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 MODEL = frozenset({("model_name", "fake")})
