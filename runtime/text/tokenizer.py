@@ -60,7 +60,7 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_tokens = _special_tokens(files.tokenizer_config)
         self.eos_token_ids = _eos_token_ids(backend, files, self.special_tokens.get("eos_token"))
-        self._words = word_encoder(backend, partial(self._encode_texts, add_special_tokens=False))
+        self._words = word_encoder(backend, partial(self._encode_text, add_special_tokens=False))
         self._frame = _frame(backend)
         self._prefixes = PrefixEncoder(
             self._encode_plain,
@@ -103,7 +103,7 @@ class Tokenizer:
         if not add_special_tokens:
             return self.encode_chat(text).tolist()
         if self._frame is None:
-            return self._encode_texts([text], add_special_tokens=True)[0]
+            return self._encode_text(text, add_special_tokens=True)
         before, behind = self._frame
         return [*before, *self._encode_plain(text), *behind]
 
@@ -122,12 +122,11 @@ class Tokenizer:
         """Token ids of the whole text, without special tokens of the tokenizer's own."""
         if self._words is not None:
             return self._words.encode(text)
-        return self._encode_texts([text], add_special_tokens=False)[0]
+        return self._encode_text(text, add_special_tokens=False)
 
-    def _encode_texts(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+    def _encode_text(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # The library's plain `encode` would hold the interpreter's lock.
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in encodings]
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of `token_ids`."""

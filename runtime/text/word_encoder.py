@@ -2,8 +2,8 @@
 
 A byte-level tokenizer cuts text into words by a regular expression and merges bytes within each word alone, so a word
 has the same ids wherever it stands. Cutting is what the tokenizers library spends most of its time on (it keeps track
-of where each character came from); over ASCII the standard library's `re` does the same many times faster, and the ids
-of a word are asked of the library once. Other characters, other rules: the library does it all. Knows no requests.
+of where each character came from); over ASCII the standard library's `re` does the same many times faster, and a word
+is merged once, by the library's model alone. Other characters, other rules: the library does it all. Knows no requests.
 
 Rules: GPT-2's of https://github.com/openai/gpt-2/blob/master/src/encoder.py, SmolLM's (the same, each digit cut off
 before), and those that Llama 3's and Qwen 2's `tokenizer.json` hold.
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import orjson
 import tokenizers
-from tokenizers import models
+from tokenizers import models, pre_tokenizers
 
 from .prefix_encoder import any_of
 
@@ -33,8 +33,18 @@ _SMOLLM_WORDS = r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(
 _SEGMENT_CHARACTERS = 32_768
 """Cut into words in one go, about a millisecond: `re` holds the interpreter's lock meanwhile."""
 
-_KNOWN_CHARACTERS = 4_000_000
-"""Characters of words remembered; then all are forgotten. About 100 bytes of memory a word."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Memory of the words remembered, about; then all are forgotten."""
+
+_WORD_BYTES = 160
+"""What a word costs beside its characters and ids: two objects, and its places in a hash table."""
+
+_SHORT_CHARACTERS = 64
+"""A longer word is no word of a language. Merging it may take long, so it's done where other threads run meanwhile."""
+
+_BYTES_ALONE = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+_WRITTEN = {code: _BYTES_ALONE.pre_tokenize_str(chr(code))[0][0] for code in range(128)}
+"""The characters that byte-level BPE writes for ASCII."""
 
 _CUT = re.compile(r"(?<=\S)\n(?=[A-Za-z])")
 """A line end that is a word, or the end of one, by all of these rules: what comes behind it begins another."""
@@ -44,20 +54,25 @@ _ASCII = {"L": "a-zA-Z", "N": "0-9"}
 
 
 class WordEncoder:
-    """Encodes like `encode_whole`, one text at a time, without special tokens of its own; from several threads.
+    """Encodes like `encode_whole` does a text without special tokens of its own; from several threads.
 
     `words` cuts ASCII text; `added` has the texts that are tokens of their own, whatever stands around them.
     """
 
     def __init__(
-        self, encode_whole: Callable[[Sequence[str]], list[list[int]]], words: re.Pattern[str], added: dict[str, int]
+        self,
+        model: models.BPE,
+        encode_whole: Callable[[str], list[int]],
+        words: re.Pattern[str],
+        added: dict[str, int],
     ) -> None:
+        self._model = model
         self._encode_whole = encode_whole
         self._words = words
         self._added = added
         self._split = any_of(added)
-        self._known: dict[str, list[int]] = {}
-        self._known_characters = 0
+        self._known: dict[str, bytes] = {}
+        self._known_bytes = 0
 
     def encode(self, text: str) -> array[int]:
         """Token ids of `text`."""
@@ -73,27 +88,29 @@ class WordEncoder:
 
     def _append(self, token_ids: array[int], segment: str) -> None:
         if not segment.isascii():
-            token_ids.extend(self._encode_whole([segment])[0])
+            token_ids.extend(self._encode_whole(segment))
             return
         words, known = self._words.findall(segment), self._known
-        if not known.keys() >= set(words):
-            known = self._learn(words)
-        token_ids.extend(chain.from_iterable(map(known.__getitem__, words)))
+        if new := set(words).difference(known):
+            self._learn(known, new)
+        token_ids.frombytes(b"".join(map(known.__getitem__, words)))
 
-    def _learn(self, words: list[str]) -> dict[str, list[int]]:
-        """Ask for the ids of those of the words that aren't known; gives what holds all of them."""
-        if self._known_characters > _KNOWN_CHARACTERS:
-            self._known, self._known_characters = {}, 0
-        known = self._known
-        new = list(set(words).difference(known))
-        known.update(zip(new, self._encode_whole(new), strict=True))
-        self._known_characters += sum(map(len, new))
-        return known
+    def _learn(self, known: dict[str, bytes], new: set[str]) -> None:
+        """Add words to those that are known; when these have become too many, others are remembered from now on."""
+        known.update((word, array("i", self._encode_word(word)).tobytes()) for word in new)
+        num_bytes = sum(_WORD_BYTES + len(word) + len(known[word]) for word in new)
+        if known is self._known:
+            self._known_bytes += num_bytes
+            if self._known_bytes > MAX_BYTES:
+                self._known, self._known_bytes = {}, 0
+
+    def _encode_word(self, word: str) -> list[int]:
+        if len(word) > _SHORT_CHARACTERS:
+            return self._encode_whole(word)
+        return [token.id for token in self._model.tokenize(word.translate(_WRITTEN))]
 
 
-def word_encoder(
-    backend: tokenizers.Tokenizer, encode_whole: Callable[[Sequence[str]], list[list[int]]]
-) -> WordEncoder | None:
+def word_encoder(backend: tokenizers.Tokenizer, encode_whole: Callable[[str], list[int]]) -> WordEncoder | None:
     """What encodes like `backend` by words, or None when its rules are not known or its added tokens look around."""
     added = backend.get_added_tokens_decoder()
     if any(token.normalized or token.lstrip or token.rstrip or token.single_word for token in added.values()):
@@ -112,7 +129,7 @@ def word_encoder(
     if rules is None:
         return None
     texts = {token.content: token_id for token_id, token in added.items() if token.content}
-    return WordEncoder(encode_whole, re.compile(_over_ascii(rules), re.ASCII), texts)
+    return WordEncoder(model, encode_whole, re.compile(_over_ascii(rules), re.ASCII), texts)
 
 
 def _segments(text: str) -> Iterator[str]:

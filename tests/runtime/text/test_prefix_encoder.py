@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,35 @@ def test_a_text_without_special_tokens_is_tokenised_whole(counted: Counted) -> N
     assert lengths == [len(text), len(text) + 4]
 
 
+def test_of_a_chat_whose_end_changes_with_each_turn_one_text_is_kept(counted: Counted) -> None:
+    encoder, whole, lengths = counted
+    chat = turn("system", "You help with code. " * 200)
+    for i in range(10):
+        chat += turn("user", f"Question {i}?")
+        asked = chat + f"<|im_start|>assistant\n<think>{i}"  # the next turn leaves out what began the answer
+        assert encoder.encode(asked).tolist() == whole(asked)
+        chat += turn("assistant", f"Answer {i}.")
+    assert max(lengths[1:]) < 300
+    assert len(encoder._known._num_found_by) == 1
+
+
+def test_thousands_of_chats_with_one_system_prompt_are_all_found_and_cost_no_more_than_a_few(counted: Counted) -> None:
+    encoder, whole, lengths = counted
+    system = turn("system", "Many shared words. " * 150)
+    chats = [system + turn("user", f"I am {i}. " * 20) for i in range(2000)]
+    costs_s = []
+    for some in (chats[:200], chats[200:1800], chats[1800:]):
+        began_s = time.thread_time()
+        for chat in some:
+            encoder.encode(chat)
+        costs_s.append(time.thread_time() - began_s)
+    assert costs_s[2] < 5 * costs_s[0] + 0.05, costs_s  # compared one by one, it was a hundred times
+    lengths.clear()
+    for chat in chats[::100]:
+        assert encoder.encode(chat + turn("user", "And?")).tolist() == whole(chat + turn("user", "And?"))
+    assert max(lengths) < 100
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     pieces=st.lists(
@@ -103,13 +133,14 @@ def test_any_sequence_of_texts_is_encoded_as_a_full_tokenisation_would(
     encoder = PrefixEncoder(whole, added)
     base = turn("system", "word " * 500)
     for cut in cuts:
-        text = base + "".join(pieces[:cut]) + "tail" * (cut % 3)
+        # Some begin alike and part, others differ from their first character on.
+        text = "o" * (cut % 2) + base + "".join(pieces[:cut]) + "tail" * (cut % 3) + "".join(pieces[cut + 1 :])
         assert encoder.encode(text).tolist() == whole(text)
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, _, lengths = counted
-    monkeypatch.setattr(prefix_encoder, "MAX_CHARACTERS", 10_000)
+    monkeypatch.setattr(prefix_encoder, "MAX_BYTES", 25_000)
     chats = [turn("system", f"{i} other words " * 300) for i in range(4)]
     for chat in chats:
         encoder.encode(chat)
@@ -118,6 +149,25 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first(counted: Counted, mon
     encoder.encode(chats[0] + turn("user", "x"))
     assert lengths[0] < 100
     assert lengths[1] > 3000
+
+
+@pytest.mark.parametrize("texts", [["<a>", "[b]", "(c)"], [f"{chr(0x100 + i)}>" for i in range(40)]])
+def test_tokens_that_begin_with_different_characters_are_found(texts: list[str]) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w": 0, "?": 1}, unk_token="?"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.add_special_tokens([tokenizers.AddedToken(text, normalized=False) for text in texts])
+    lengths: list[int] = []
+
+    def encode(text: str) -> list[int]:
+        lengths.append(len(text))
+        return list(backend.encode(text).ids)
+
+    added = [AddedToken(text=text, token_id=backend.token_to_id(text), is_plain=True) for text in texts]
+    encoder, chat = PrefixEncoder(encode, added), "w " * 2000
+    for text in texts:
+        chat += text + "w w"
+        assert encoder.encode(chat).tolist() == backend.encode(chat).ids
+    assert max(lengths[1:]) < 20
 
 
 @pytest.mark.parametrize("before", ["!!", "a=", ")", "\n\n", "/", "->", "</", "''"])

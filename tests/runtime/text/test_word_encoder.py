@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,10 +57,10 @@ def backend_of(rules: str) -> tokenizers.Tokenizer:
 
 
 def pair_of(backend: tokenizers.Tokenizer) -> tuple[WordEncoder | None, Encode]:
-    def encode_all(texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def encode(text: str) -> list[int]:
+        return list(backend.encode(text, add_special_tokens=False).ids)
 
-    return word_encoder(backend, encode_all), lambda text: encode_all([text])[0]
+    return word_encoder(backend, encode), encode
 
 
 @pytest.fixture(scope="module", params=RULES)
@@ -110,27 +110,34 @@ def test_where_a_long_text_is_cut_makes_no_difference(
     assert encoder.encode(text).tolist() == encode(text)
 
 
-def test_a_word_is_asked_for_once() -> None:
+def test_the_library_is_asked_for_what_is_no_ascii_and_for_endless_words_alone() -> None:
     backend, asked = backend_of("smollm"), list[str]()
 
-    def encode_all(texts: Sequence[str]) -> list[list[int]]:
-        asked.extend(texts)
-        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def encode(text: str) -> list[int]:
+        asked.append(text)
+        return list(backend.encode(text, add_special_tokens=False).ids)
 
-    encoder = word_encoder(backend, encode_all)
+    encoder = word_encoder(backend, encode)
     assert encoder is not None
     for _ in range(3):
-        encoder.encode("one two one two<|im_end|>\n one")
-    assert sorted(asked) == ["\n", " one", " two", "one"]
+        encoder.encode(f"one two one two<|im_end|>\n one {'x' * 100}\nZoë\n")
+    assert sorted(asked) == [" " + "x" * 100, *["Zoë\n"] * 3]
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 5000])
+def test_a_long_word_has_the_ids_of_a_full_tokenisation(pair: Pair, length: int) -> None:
+    encoder, encode = pair
+    for text in ("word" * length, "=" * length, " " * length + "end", "\x00\x7f" * length):
+        assert encoder.encode(text).tolist() == encode(text)
 
 
 def test_words_are_forgotten_before_they_fill_the_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, encode = pair
-    monkeypatch.setattr(module, "_KNOWN_CHARACTERS", 1000)
+    monkeypatch.setattr(module, "MAX_BYTES", 10_000)
     for i in range(200):
         text = f"alpha{'x' * i} beta{'y' * i}"
         assert encoder.encode(text).tolist() == encode(text)
-        assert sum(map(len, encoder._known)) < 3000
+        assert sum(len(word) + len(token_ids) for word, token_ids in encoder._known.items()) <= 10_000
 
 
 @pytest.mark.parametrize(
