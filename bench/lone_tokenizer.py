@@ -105,7 +105,7 @@ class PlayedScheduler:
             peer, frame = self._socket.recv_multipart()
             message = decode_to_scheduler(frame)
             if isinstance(message, Control):
-                stats = Stats(context_tokens=1 << 17, vocabulary=VOCABULARY, num_pages=1 << 12, page_tokens=16)
+                stats = Stats(context_tokens=1 << 17, vocabulary=VOCABULARY, num_pages=1 << 13, page_tokens=16)
                 self._send(peer, [ControlReply(control_id=message.control_id, stats=stats)])
             elif isinstance(message, Submit):
                 waiting.append(message)

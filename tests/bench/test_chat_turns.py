@@ -17,4 +17,5 @@ def test_a_late_turn_is_far_cheaper_than_tokenising_the_whole_chat(
     figures = json.loads(path.read_text())["figures"]
     assert 0 < figures["new_tokens"] < figures["last_turn_tokens"] / 5
     assert 0 < figures["last_turns_ms"] < figures["library_whole_ms"]
+    assert figures["process_cpu_ms"] > 0
     assert "chat 1" in capsys.readouterr().out
