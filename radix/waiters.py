@@ -95,8 +95,12 @@ class Waiters:
 
     def cached_tokens(self, waiter: Waiter) -> int:
         """Count the tokens in whole cached pages at the start of what `waiter` waits for. O(branches above it)."""
+        return self.place(waiter).depth
+
+    def place(self, waiter: Waiter) -> Place:
+        """Find where the whole cached pages of what `waiter` waits for end. O(branches above it)."""
         assert waiter.branch is not None
-        return next(branch.cached for branch in waiter.branch.up() if branch.is_reached)
+        return next(branch.place for branch in waiter.branch.up() if branch.is_reached)
 
     def is_following(self, waiter: Waiter) -> bool:
         """Tell whether the page that `waiter` needs next is being computed by a leader."""

@@ -10,12 +10,16 @@ from wire.messages.to_tokenizer import Miss, Reuse
 
 from .draft import Draft
 from .fit import can_fit, lease_if_fits
+from .following import is_put_off
 from .policy import in_order
 from .request import Request, Running
 from .state import State
 
 LOOK = 8
 """How many requests are tried in vain in one step."""
+
+LOOK_WAITING = 32
+"""How many are passed over in one step because they wait for a part of a page: looking costs more than passing on."""
 
 MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
@@ -24,17 +28,17 @@ MAX_SKIPS = 16
 def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
     """Admit waiting requests that would get prefill tokens in this step and whose pages can be had.
 
-    O((admitted + LOOK) log waiting), whatever the number that wait.
+    O((admitted + LOOK + LOOK_WAITING) log waiting), whatever the number that wait.
     """
     queue = state.waiting
     if not queue or not state.free_rows:
         return
-    queue.drop_leaders(now_s=now_s)
+    queue.leaders.drop(now_s=now_s)
     lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
-    num_vain = 0
+    num_vain = num_put_off = 0
     order = in_order(state, now_s=now_s)
-    while state.free_rows and num_vain < LOOK:
+    while state.free_rows and num_vain < LOOK and num_put_off < LOOK_WAITING:
         request, is_overdue = next((each for each in order if each[0].request_id not in tried), (None, False))
         if request is None:
             return
@@ -44,6 +48,9 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         # Those with no more left are served first; what is left of the budget for this request?
         if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
+            continue
+        if not is_overdue and is_put_off(state, request):
+            num_put_off += 1
             continue
         running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
         if running is not None:

@@ -6,33 +6,22 @@ Knows the cache's trie of waiters, no rows and no budget.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from radix.cache import PrefixCache
+from radix.lease import Place
 from radix.waiters import AGE, RANK, Waiter, Waiters
 
 from .elevator import Elevator
+from .leaders import Leaders
 from .overtaking import Overtaking
 from .request import Request, Running
-
-FOLLOW_S = 10.0
-"""How long a request waits, at most, for the next page that another one is computing."""
-
-
-@dataclass(slots=True, eq=False)
-class Leader:
-    """A running request whose pages others may wait for, and when it last finished one."""
-
-    running: Running
-    waiter: Waiter
-    depth_tokens: int
-    advanced_s: float
 
 
 class Queue:
     """Waiting requests. Order costs nothing while nothing changes, and O(what changed) when it does.
 
-    `policy` is one of the flag's choices. `prompt_tokens` counts those of all that wait.
+    `policy` is one of the flag's choices. `prompt_tokens` counts those of all that wait. `leaders` are the running ones
+    that these may follow.
     """
 
     def __init__(self, cache: PrefixCache, *, policy: str) -> None:
@@ -42,7 +31,7 @@ class Queue:
         self._requests: dict[str, Request] = {}
         self._of_waiter: dict[Waiter, Request] = {}
         self._waiters: dict[str, Waiter] = {}
-        self._leaders: dict[str, Leader] = {}
+        self.leaders = Leaders(cache)
         self._tokens_taken, self._requests_taken = Overtaking(), Overtaking()
         self._elevator = Elevator(page_tokens=cache.page_tokens) if policy == "depth-first" else None
 
@@ -67,8 +56,7 @@ class Queue:
 
     def add(self, request: Request) -> None:
         """Queue a request: a new one, or one that was retracted and so leads nobody any more. O(its tokens)."""
-        if (leader := self._leaders.pop(request.request_id, None)) is not None:
-            self._index.leave(leader.waiter)
+        self.leaders.remove(request.request_id)
         page_tokens = self._cache.page_tokens
         waiter = Waiter(rank=self._rank(request), age=(int(not request.num_retractions), request.arrival))
         num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens
@@ -92,26 +80,11 @@ class Queue:
         self._tokens_taken.add(request.arrival, running.target_tokens - lease.cached_tokens, oldest=oldest)
         self._requests_taken.add(request.arrival, 1, oldest=oldest)
         num_tokens = running.target_tokens // self._cache.page_tokens * self._cache.page_tokens
+        waiter = None
         if num_tokens > lease.depth:
             waiter = Waiter(rank=self._rank(request), age=(0, request.arrival), is_leader=True)
             self._enter(request, num_tokens, waiter)
-            self._leaders[request.request_id] = Leader(running, waiter, lease.depth, now_s)
-
-    def drop_leaders(self, *, now_s: float) -> None:
-        """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`."""
-        for request_id, leader in list(self._leaders.items()):
-            depth = leader.running.lease.depth
-            if depth > leader.depth_tokens:
-                leader.depth_tokens, leader.advanced_s = depth, now_s
-            is_leading = (
-                leader.running.is_live
-                and leader.waiter.branch is not None
-                and leader.running.computed_tokens < leader.running.target_tokens
-                and now_s - leader.advanced_s < FOLLOW_S
-            )
-            if not is_leading:
-                self._index.leave(leader.waiter)
-                del self._leaders[request_id]
+        self.leaders.add(running, waiter, now_s=now_s)
 
     def _remove(self, request: Request, *, is_taken: bool) -> None:
         waiter = self._waiters.pop(request.request_id)
@@ -143,6 +116,10 @@ class Queue:
     def matched_tokens(self, request: Request) -> int:
         """Count the tokens in whole cached pages that the request would find."""
         return self._index.cached_tokens(self._waiters[request.request_id])
+
+    def place(self, request: Request) -> Place:
+        """Find where the whole cached pages that the request would find end."""
+        return self._index.place(self._waiters[request.request_id])
 
     @property
     def pending_tokens(self) -> int:

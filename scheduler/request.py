@@ -28,7 +28,8 @@ class Request:
     """An accepted request, waiting or running, with the output that has arrived so far.
 
     `arrival` counts accepted requests. The higher `priority` goes first. `next_logprob` is the first prompt token whose
-    logprob is wanted and not told yet; so many from it on were known of cached tokens when last looked up.
+    logprob is wanted and not told yet; so many from it on were known of cached tokens when last looked up. `put_off` is
+    behind how many cached tokens, and from which step on, it has waited for a part of a page.
     """
 
     request_id: str
@@ -47,6 +48,7 @@ class Request:
     num_retractions: int = 0
     reuse: Reuse | None = None
     num_skips: int = 0
+    put_off: tuple[int, int] | None = None
     prompt_bytes: bytes = field(default=b"", repr=False)
     next_logprob: int | None = None
     num_known_logprobs: int = 0

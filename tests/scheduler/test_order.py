@@ -15,10 +15,10 @@ from hypothesis.stateful import invariant, rule
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.elevator import Elevator
+from scheduler.leaders import FOLLOW_S
 from scheduler.leave import retract
 from scheduler.overtaking import Overtaking
 from scheduler.policy import GRANTED_REQUESTS, in_order
-from scheduler.queue import FOLLOW_S
 from scheduler.request import Request
 from tests.scheduler.harness import CLIENT, Harness, make_harness
 from tests.scheduler.test_properties import SchedulerMachine
@@ -39,7 +39,7 @@ class OrderMachine(SchedulerMachine):
         if not hasattr(self, "harness"):
             return
         state = self.harness.state
-        state.waiting.drop_leaders(now_s=self.harness.now_s)
+        state.waiting.leaders.drop(now_s=self.harness.now_s)
         free = [request for request in state.waiting if not self._is_following(request)]
         assert list(state.waiting.by_age()) == sorted(free, key=lambda each: (not each.num_retractions, each.arrival))
         by_policy = list(state.waiting.by_policy())
