@@ -10,7 +10,7 @@ from wire.messages.to_tokenizer import Miss, Reuse
 
 from .draft import Draft
 from .fit import can_fit, lease_if_fits
-from .following import is_put_off
+from .following import put_off
 from .policy import in_order
 from .request import Request, Running
 from .state import State
@@ -18,8 +18,8 @@ from .state import State
 LOOK = 8
 """How many requests are tried in vain in one step."""
 
-LOOK_WAITING = 32
-"""How many are passed over in one step because they wait for a part of a page: looking costs more than passing on."""
+LOOK_PUT_OFF = 32
+"""How many are put off in one step, to wait for a part of a page."""
 
 MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
@@ -28,17 +28,18 @@ MAX_SKIPS = 16
 def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
     """Admit waiting requests that would get prefill tokens in this step and whose pages can be had.
 
-    O((admitted + LOOK + LOOK_WAITING) log waiting), whatever the number that wait.
+    O((admitted + LOOK + LOOK_PUT_OFF) log waiting), whatever the number that wait.
     """
     queue = state.waiting
     if not queue or not state.free_rows:
         return
-    queue.leaders.drop(now_s=now_s)
+    for request in queue.leaders.drop(now_s=now_s, step=state.next_step):
+        queue.list_again(request)
     lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
     num_vain = num_put_off = 0
     order = in_order(state, now_s=now_s)
-    while state.free_rows and num_vain < LOOK and num_put_off < LOOK_WAITING:
+    while state.free_rows and num_vain < LOOK and num_put_off < LOOK_PUT_OFF:
         request, is_overdue = next((each for each in order if each[0].request_id not in tried), (None, False))
         if request is None:
             return
@@ -49,8 +50,9 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
             continue
-        if not is_overdue and is_put_off(state, request):
+        if not is_overdue and put_off(state, request):
             num_put_off += 1
+            order = in_order(state, now_s=now_s)
             continue
         running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
         if running is not None:

@@ -7,6 +7,7 @@ pages are waited for in any case; for less than one it must be worth it. Knows n
 from __future__ import annotations
 
 from .cost import Work
+from .leaders import Coming
 from .request import Request
 from .state import State
 
@@ -26,23 +27,28 @@ MOST_STEPS = 4
 """So many steps are waited for one page at most: one in flight, one of the leader's that begins, and one to spare."""
 
 
-def is_put_off(state: State, request: Request) -> bool:
-    """Let the request wait if a leader computes enough of its next page within the next steps; returns whether.
+def put_off(state: State, request: Request) -> bool:
+    """Take a request out of the order if a leader computes enough of its next page in the next steps; returns whether.
 
     O(log waiting) where no leader computes behind what it finds cached, else O(its tokens).
     """
     place = state.waiting.place(request)
-    coming = state.waiting.leaders.tail_tokens(request, place)
-    if coming < LEAST_TOKENS or coming < (least := _least_tokens(state)):
-        return False
-    present = state.cache.match(request.namespace, request.token_ids[: request.reusable_tokens]) - place.depth
-    if coming - present < least:
+    coming = state.waiting.leaders.page_coming(request, place)
+    if coming is None or not _is_worth_it(state, request, coming, cached_tokens=place.depth):
         return False
     if request.put_off is None or request.put_off[0] != place.depth:
         request.put_off = place.depth, state.next_step
-    return state.next_step - request.put_off[1] < MOST_STEPS
+    until_step = request.put_off[1] + MOST_STEPS
+    if state.next_step >= until_step:
+        return False
+    state.waiting.put_off(request, coming.leader, until_tokens=coming.until_tokens, until_step=until_step)
+    return True
 
 
-def _least_tokens(state: State) -> float:
+def _is_worth_it(state: State, request: Request, coming: Coming, *, cached_tokens: int) -> bool:
+    """Whether enough tokens come beyond those that can be had now, of which `cached_tokens` are known."""
     constant_s, token_s = state.cost.predict_s(Work()), state.cost.prefill_s(start=0, num_tokens=1)
-    return max(LEAST_TOKENS, LEAST_SHARE * constant_s / token_s)
+    wanted_tokens = coming.until_tokens - max(LEAST_TOKENS, LEAST_SHARE * constant_s / token_s)
+    if cached_tokens > wanted_tokens:
+        return False
+    return state.cache.match(request.namespace, request.token_ids[: request.reusable_tokens]) <= wanted_tokens

@@ -6,17 +6,20 @@ prompts share of a page stands in no trie; it is compared here. Knows no rows, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
 
 from radix.cache import Namespace, PageId, PrefixCache
 from radix.edges import FORK_LOOK
 from radix.lease import Place
-from radix.node import TOKEN_BYTES, common_tokens
 from radix.waiters import Waiter
 
-from .request import Request, Running
+from .request import Request, Running, TokenIds
 
 FOLLOW_S = 10.0
 """How long a request waits, at most, for the next page that another one is computing."""
@@ -24,17 +27,34 @@ FOLLOW_S = 10.0
 _Front = tuple[Namespace, PageId | None, int]
 
 
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """A waiting request that comes back when its leader has computed so many tokens, at the latest in this step."""
+
+    request: Request
+    until_tokens: int
+    until_step: float = math.inf
+
+
 @dataclass(slots=True, eq=False)
 class Leader:
     """A running request with prompt left to compute, and when it last finished a page.
 
-    `waiter` is its place in the trie, where it has whole pages to compute.
+    `waiter` is its place in the trie, where it has whole pages to compute; `put_off` wait outside of it.
     """
 
     running: Running
     waiter: Waiter | None
     depth_tokens: int
     advanced_s: float
+    put_off: list[PutOff] = field(default_factory=list)
+
+
+class Coming(NamedTuple):
+    """A request can have its first `until_tokens` from a leader, once that has computed them."""
+
+    until_tokens: int
+    leader: Leader
 
 
 class Leaders:
@@ -43,6 +63,7 @@ class Leaders:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._leaders: dict[str, Leader] = {}
+        self._recalled: list[Request] = []
         self._fronts: dict[_Front, list[Leader]] | None = None
 
     def add(self, running: Running, waiter: Waiter | None, *, now_s: float) -> None:
@@ -54,31 +75,46 @@ class Leaders:
 
     def remove(self, request_id: str) -> None:
         """Let nobody wait for this request any more, if anybody has."""
-        if (leader := self._leaders.pop(request_id, None)) is not None:
-            self._leave(leader)
+        leader = self._leaders.pop(request_id, None)
+        if leader is None:
+            return
+        self._recalled += (each.request for each in leader.put_off)
+        if leader.waiter is not None:
+            self._cache.waiters.leave(leader.waiter)
 
-    def drop(self, *, now_s: float) -> None:
-        """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`."""
+    def drop(self, *, now_s: float, step: int) -> list[Request]:
+        """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`.
+
+        Returns who was put off and has nothing to wait for any more before the next step is planned.
+        """
         self._fronts = None
         for request_id, leader in list(self._leaders.items()):
             depth = leader.running.lease.depth
             if depth > leader.depth_tokens:
                 leader.depth_tokens, leader.advanced_s = depth, now_s
             if not self._is_leading(leader, now_s=now_s):
-                self._leave(leader)
-                del self._leaders[request_id]
+                self.remove(request_id)
+            elif leader.put_off:
+                computed = leader.running.computed_tokens
+                due = [each for each in leader.put_off if each.until_tokens <= computed or each.until_step <= step]
+                self._recalled += (each.request for each in due)
+                leader.put_off = [each for each in leader.put_off if each not in due]
+        recalled, self._recalled = self._recalled, []
+        return recalled
 
-    def tail_tokens(self, request: Request, place: Place) -> int:
-        """Count the tokens behind `place`, in one page, that `request` could copy once a leader has computed them.
+    def page_coming(self, request: Request, place: Place) -> Coming | None:
+        """Find what `request` could copy of the one page behind `place`, were a leader's next tokens computed.
 
-        None of them need be missing now. Of several leaders the latest eight that begin with the same token are looked
-        at, as of pages that are there.
+        Of several leaders the latest eight that begin with the same token are looked at, as of pages that are there.
         """
         wanted = request.token_ids[place.depth : min(request.reusable_tokens, place.depth + self._cache.page_tokens)]
         if not len(wanted):
-            return 0
+            return None
         leaders = self._by_front().get(_front(request, place), ())
-        return max((_shared(each.running, place, wanted.tobytes()) for each in _latest(leaders)), default=0)
+        return _longest(
+            Coming(place.depth + _common(leader.running, wanted, start=place.depth), leader)
+            for leader in _latest(leaders)
+        )
 
     def _by_front(self) -> dict[_Front, list[Leader]]:
         """The leaders where each is now. O(leaders) when asked for the first time after `drop`."""
@@ -99,10 +135,6 @@ class Leaders:
             and now_s - leader.advanced_s < FOLLOW_S
         )
 
-    def _leave(self, leader: Leader) -> None:
-        if leader.waiter is not None:
-            self._cache.waiters.leave(leader.waiter)
-
 
 def _front(request: Request, place: Place) -> _Front:
     return request.namespace, place.page, int(request.token_ids[place.depth])
@@ -112,8 +144,14 @@ def _latest(leaders: Sequence[Leader]) -> Iterable[Leader]:
     return islice(reversed(leaders), FORK_LOOK)
 
 
-def _shared(running: Running, place: Place, wanted: bytes) -> int:
-    """Count the tokens behind `place` that `running` has in common with `wanted`, if the last one is not computed."""
-    stop = min(place.depth + len(wanted) // TOKEN_BYTES, running.target_tokens)
-    num_tokens = common_tokens(running.request.token_ids[place.depth : stop].tobytes(), wanted)
-    return num_tokens if running.computed_tokens < place.depth + num_tokens else 0
+def _longest(found: Iterable[Coming]) -> Coming | None:
+    """The one with most tokens, of those whose last token is not computed yet."""
+    coming = (each for each in found if each.leader.running.computed_tokens < each.until_tokens)
+    return max(coming, key=lambda each: each.until_tokens, default=None)
+
+
+def _common(running: Running, wanted: TokenIds, *, start: int) -> int:
+    """Count the equal tokens at the start of `wanted` and, from `start` on, of what `running` computes."""
+    ours = running.request.token_ids[start : min(start + len(wanted), running.target_tokens)]
+    differs = np.flatnonzero(ours != wanted[: len(ours)])
+    return int(differs[0]) if len(differs) else len(ours)

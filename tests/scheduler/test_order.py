@@ -39,8 +39,10 @@ class OrderMachine(SchedulerMachine):
         if not hasattr(self, "harness"):
             return
         state = self.harness.state
-        state.waiting.leaders.drop(now_s=self.harness.now_s)
-        free = [request for request in state.waiting if not self._is_following(request)]
+        for request in state.waiting.leaders.drop(now_s=self.harness.now_s, step=state.next_step):
+            state.waiting.list_again(request)
+        listed = [request for request in state.waiting if not state.waiting.is_put_off(request)]
+        free = [request for request in listed if not self._is_following(request)]
         assert list(state.waiting.by_age()) == sorted(free, key=lambda each: (not each.num_retractions, each.arrival))
         by_policy = list(state.waiting.by_policy())
         if state.config.policy == "longest-prefix":
