@@ -33,8 +33,8 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
     queue = state.waiting
     if not queue or not state.free_rows:
         return
-    for request in queue.leaders.drop(now_s=now_s, step=state.next_step):
-        queue.list_again(request)
+    for recalled in queue.leaders.drop(now_s=now_s, step=state.next_step):
+        queue.list_again(recalled)
     lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
     num_vain = num_put_off = 0
