@@ -58,13 +58,16 @@ def _most_tokens(state: State, draft: Draft, *, start: int, left_s: float) -> in
 
 
 def _prefill(state: State, draft: Draft, *, budget_s: float, now_s: float) -> None:
-    """Chunks for rows with prompt left: overdue ones by age, then by priority the one with least left first."""
+    """Chunks for answers with forced tokens, as if they decoded; then for rows with prompt left.
 
-    def rank(running: Running) -> tuple[bool, int, int, int]:
+    Of those overdue ones go by age, then by priority the one with least left first.
+    """
+
+    def rank(running: Running) -> tuple[bool, bool, int, int, int]:
         request = running.request
         if now_s - request.arrived_s >= state.config.overtake_seconds:
-            return False, 0, 0, request.arrival
-        return True, -request.priority, running.prefill_left_tokens, request.arrival
+            return not running.is_forced, False, 0, 0, request.arrival
+        return not running.is_forced, True, -request.priority, running.prefill_left_tokens, request.arrival
 
     left_s = budget_s
     for running in sorted(state.prefilling.values(), key=rank):

@@ -103,10 +103,11 @@ class Running:
     #             0                        computed_tokens      planned_tokens        target_tokens
 
     `target_tokens` is what was known at admission: prefill up to there, decode beyond, up to `last_tokens`: the last
-    token of an output is never computed. `page_end_tokens` is where the page ends that holds the last of the target.
-    `promised_pages` are those that it's expected to need beyond what it has, by the estimate `lengths`. Once `is_live`
-    is false its results are dropped. `found_logprobs` of cached tokens are told with the first step;
-    `homeless_logprob` is that of a token which has no page yet.
+    token of an output is never computed. Once `is_forced`, a grammar has left no choice about some tokens: they are
+    known before they are computed, and the target lies behind them. `page_end_tokens` is where the page ends that holds
+    the last of the first target. `promised_pages` are those that it's expected to need beyond what it has, by the
+    estimate `lengths`. Once `is_live` is false its results are dropped. `found_logprobs` of cached tokens are told with
+    the first step; `homeless_logprob` is that of a token which has no page yet.
     """
 
     request: Request
@@ -120,6 +121,7 @@ class Running:
     lengths: Estimate
     promised_pages: int
     is_live: bool = True
+    is_forced: bool = False
     found_logprobs: PromptLogprobs | None = None
     homeless_logprob: float | None = None
 

@@ -11,7 +11,7 @@ from wire.messages.from_runner import StepResult
 from wire.messages.to_runner import Chunk
 from wire.messages.to_tokenizer import Reuse, StepTokens, Tokens
 
-from . import prompt_logprobs
+from . import forced, prompt_logprobs
 from .leave import end
 from .request import ClientId, Request, Running
 from .state import Reply, State
@@ -56,6 +56,8 @@ def settle(state: State, result: StepResult) -> list[Reply]:
             replies += _first_token(state, running.request, *token)
         elif running.computed_tokens == running.target_tokens:
             replies.append(end(state, running.request, "length"))
+    if result.forced:
+        replies += forced.take(state, sent, result.forced)
     return replies
 
 
@@ -74,7 +76,9 @@ def _decoded(state: State, sampled: Iterable[tuple[Running, int, bytes]], broken
             continue
         running.computed_tokens = computed = running.computed_tokens + 1
         if computed == running.page_end_tokens:
-            state.cache.commit(running.lease, request.token_ids)
+            state.cache.commit(running.lease, request.token_ids[:computed])
+        if computed < running.target_tokens:
+            continue  # forced: it was told before
         request.output.append(token_id)
         if logprob:
             single.append(_token(request, token_id, logprob))
@@ -96,7 +100,8 @@ def _prefilled(state: State, running: Running, chunk: Chunk) -> None:
     """Count a chunk as computed; its whole pages enter the tree at once, since others may be waiting for them."""
     num_tokens = len(chunk.token_ids) // TOKEN_BYTES
     running.computed_tokens += num_tokens
-    state.counters.computed_tokens_total += num_tokens
+    if not running.is_forced:
+        state.counters.computed_tokens_total += num_tokens
     state.cache.commit(running.lease, running.request.token_ids[: running.computed_tokens])
 
 

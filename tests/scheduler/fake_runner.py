@@ -3,7 +3,8 @@
 It keeps, for every slot of every page, the token whose KV stands there, and reads a row's context back through its page
 table. So a page that was shared, copied or given out wrongly shows up as a wrong context. The next token is a pure
 function of the context: whatever was cached, chunked or batched, a request's output must be `expected_output`. A row
-with penalties must know exactly the ids of its context, however often it was retracted.
+with penalties or a grammar must know exactly the ids of its context, however often it was retracted. A row with a
+grammar often knows some of its next tokens at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wire.messages.encoding import bytes_to_ids, ids_to_bytes, pack_logprobs
-from wire.messages.from_runner import BrokenRow, PromptLogprobs, StepResult
+from wire.messages.from_runner import BrokenRow, ForcedTokens, PromptLogprobs, StepResult
 from wire.messages.to_runner import StepPlan
 
 VOCABULARY = 50
@@ -51,6 +52,7 @@ class Row:
     num_prompt_tokens: int = 0
     first_logprob: int | None = None
     has_logprobs: bool = False
+    has_grammar: bool = False
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class FakeRunner:
     broken_rows: set[int] = field(default_factory=set)
     prefilled_tokens: int = 0
     decoded_tokens: int = 0
+    forced: list[ForcedTokens] = field(default_factory=list)
     slots: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,7 @@ class FakeRunner:
             row.num_prompt_tokens = admission.num_prompt_tokens
             row.first_logprob = admission.first_logprob
             row.has_logprobs = admission.sampling.num_top_logprobs is not None
+            row.has_grammar = admission.sampling.grammar is not None
             if admission.sampling.needs_prompt_ids:
                 row.prompt_ids = bytes_to_ids(admission.prompt_ids)
             else:
@@ -92,6 +96,7 @@ class FakeRunner:
                 assert not admission.output_ids
             self.rows[admission.row] = row
         sampled: list[int] = []
+        self.forced = []
         scored: list[PromptLogprobs] = []
         decodes = bytes_to_ids(plan.decodes)
         scheduled = decodes + [chunk.row for chunk in plan.chunks]
@@ -125,6 +130,7 @@ class FakeRunner:
             prompt_logprobs=tuple(scored),
             broken=tuple(BrokenRow(row=row, message="no finite logits") for row in sampled if row in self.broken_rows),
             elapsed_s=elapsed_s,
+            forced=tuple(self.forced),
         )
 
     def _compute(self, index: int, token_ids: list[int]) -> None:
@@ -141,10 +147,26 @@ class FakeRunner:
         token = next_token(context)
         if row.output_ids is not None:
             assert row.prompt_ids in (None, context[: row.num_prompt_tokens])
-            assert row.output_ids == context[row.num_prompt_tokens :], "the row lost or repeated an output id"
-            row.output_ids.append(token)
+            output = context[row.num_prompt_tokens :]
+            assert row.output_ids[: len(output)] == output, "the row lost or repeated an output id"
+            if len(row.output_ids) == len(output):
+                row.output_ids.append(token)
+                if row.has_grammar:
+                    self._force(index, row, [*context, token])
+            else:
+                assert row.has_grammar and row.output_ids[len(output)] == token
         row.last_token = token
         return token
+
+    def _force(self, index: int, row: Row, context: list[int]) -> None:
+        """After two of three tokens, one to seven of the next ones are known."""
+        start = len(context)
+        while context[start - 1] % 3 and len(context) < start + 1 + context[start - 1] % 7:
+            context.append(next_token(context))
+        if len(context) > start:
+            assert row.output_ids is not None
+            row.output_ids += context[start:]
+            self.forced.append(ForcedTokens(row=index, token_ids=ids_to_bytes(context[start:])))
 
     def _is_logprob_asked(self, rows: list[int]) -> bool:
         return any(self.rows[row].has_logprobs for row in rows)

@@ -19,9 +19,10 @@ from wire.messages.encoding import bytes_to_ids, ids_to_bytes, unpack_logprobs
 from wire.messages.to_runner import StepPlan
 from wire.messages.to_scheduler import Submit
 from wire.messages.to_tokenizer import Done, Refused, Reuse, StepTokens, Tokens
-from wire.sampling import SamplingParams
+from wire.sampling import Grammar, SamplingParams
 
 CLIENT = ClientId(b"client")
+GRAMMAR = Grammar(source="start: x", field="regex")
 
 
 @dataclass(slots=True)

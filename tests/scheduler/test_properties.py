@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from tests.scheduler.fake_runner import VOCABULARY, expected_logprobs, expected_output
-from tests.scheduler.harness import CLIENT, Harness, make_harness
+from tests.scheduler.harness import CLIENT, GRAMMAR, Harness, make_harness
 from wire.messages.to_tokenizer import Done
+from wire.sampling import Grammar
 
 PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(23)] for k in range(3)]
 
@@ -53,6 +54,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
         salt=st.sampled_from(["", "other"]),
         penalty=st.sampled_from([1.0, 1.5]),
+        grammar=st.sampled_from([None, GRAMMAR]),
         logprobs_from=st.sampled_from([None, None, 0, 9]),
         priority=st.integers(0, 1),
     )
@@ -65,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stop: list[int],
         salt: str,
         penalty: float,
+        grammar: Grammar | None,
         logprobs_from: int | None,
         priority: int,
     ) -> None:
@@ -79,6 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             salt=salt,
             priority=priority,
             repetition_penalty=penalty,
+            grammar=grammar,
             prompt_logprobs_from=logprobs_from,
         )
         self.wanted_logprobs[request_id] = [] if logprobs_from is None else expected_logprobs(prompt, logprobs_from)

@@ -35,13 +35,21 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True):
     entries: tuple[bytes, ...]
 
 
+class ForcedTokens(Struct, frozen=True, kw_only=True):
+    """What must stand behind the token that a row got in this step, since its grammar allows nothing else there."""
+
+    row: int
+    token_ids: bytes
+
+
 class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     """runner -> scheduler: one step has retired.
 
     `token_ids` (int32) has one entry for each row of `decodes`, then for each chunk with `is_sampled`, in plan order;
     the entry of a row in `broken` means nothing. `logprobs` has as many, empty where none was asked, or none at all
-    when nobody asked. `elapsed_s` is from taking the plan up to the result; `waited_s` is how long the runner had
-    waited for the plan.
+    when nobody asked. A row of `forced` gives just these tokens from then on, whether they are planned one by one or as
+    a chunk. `elapsed_s` is from taking the plan up to the result; `waited_s` is how long the runner had waited for the
+    plan.
     """
 
     step: int
@@ -49,6 +57,7 @@ class StepResult(Struct, frozen=True, kw_only=True, tag=True):
     logprobs: tuple[bytes, ...] = ()
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     broken: tuple[BrokenRow, ...] = ()
+    forced: tuple[ForcedTokens, ...] = ()
     elapsed_s: float = 0.0
     waited_s: float = 0.0
 
