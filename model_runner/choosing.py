@@ -9,7 +9,7 @@ others are chosen where their logits lie, and nothing is waited for. On a CPU, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -32,13 +32,15 @@ from .sampler import Sampled, sample
 class Chosen:
     """A step's tokens, on the device, and what the host knows of them already.
 
-    `is_usable_B` is false where a row had no usable logits. `failures` says why rows can't go on, by row.
+    `is_usable_B` is false where a row had no usable logits. `failures` says why rows can't go on, by row, and `forced`
+    what must stand behind their tokens.
     """
 
     token_ids_B: Tensor
     is_usable_B: Tensor
-    logprobs: tuple[bytes, ...]
-    failures: dict[int, str]
+    logprobs: tuple[bytes, ...] = ()
+    failures: dict[int, str] = field(default_factory=dict)
+    forced: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Choosing(Protocol):
@@ -70,9 +72,7 @@ class Follower:
     ) -> Chosen:
         """Zeros, to be overwritten."""
         token_ids_B = torch.zeros(len(rows), dtype=torch.int64, device=logits_BV.device)
-        return Chosen(
-            token_ids_B=token_ids_B, is_usable_B=torch.ones_like(token_ids_B).bool(), logprobs=(), failures={}
-        )
+        return Chosen(token_ids_B=token_ids_B, is_usable_B=torch.ones_like(token_ids_B).bool())
 
 
 class Chooser:
@@ -116,12 +116,12 @@ class Chooser:
             return self._host_only(logits_BV, rows, params, positions)
         if not is_host.any():
             token_ids_B, is_usable_B = sampler.sample(logits_BV, params, positions)
-            return Chosen(token_ids_B=token_ids_B, is_usable_B=is_usable_B, logprobs=(), failures={})
+            return Chosen(token_ids_B=token_ids_B, is_usable_B=is_usable_B)
         host, own = np.flatnonzero(is_host), np.flatnonzero(~is_host)
         place_of = {b: place for place, b in enumerate(host.tolist())}
         own_B, host_B = (torch.from_numpy(b).to(logits_BV.device) for b in (own, host))
         own_ids, own_usable = sampler.sample(logits_BV[own_B], [params[b] for b in own.tolist()], positions[own])
-        sampled, failures = self._sample(
+        sampled, failures, forced = self._sample(
             logits_BV[host_B].cpu(), [rows[b] for b in place_of], [params[b] for b in place_of], positions[host]
         )
         token_ids_B, is_usable_B = (x.new_empty(len(rows)) for x in (own_ids, own_usable))
@@ -134,27 +134,34 @@ class Chooser:
             is_usable_B=is_usable_B,
             logprobs=logprobs if sampled.logprobs else (),
             failures=failures,
+            forced=forced,
         )
 
     def _host_only(
         self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
     ) -> Chosen:
-        sampled, failures = self._sample(logits_BV.cpu(), rows, params, positions)
+        sampled, failures, forced = self._sample(logits_BV.cpu(), rows, params, positions)
         return Chosen(
             token_ids_B=_ids(sampled).to(logits_BV.device),
             is_usable_B=_usable(sampled).to(logits_BV.device),
             logprobs=sampled.logprobs,
             failures=failures,
+            forced=forced,
         )
 
     def _sample(
         self, logits_BV: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], positions: NDArray[np.int64]
-    ) -> tuple[Sampled, dict[int, str]]:
-        changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows)
+    ) -> tuple[Sampled, dict[int, str], dict[int, list[int]]]:
+        """The tokens, why rows can't go on, and what is forced behind their tokens, by row."""
+        changed_BV, failures = self._grammars.applied(self._rules.applied(logits_BV, rows, positions), rows, positions)
         sampled = sample(changed_BV, params, positions, raw_logits_BV=logits_BV, kernels=self._kernels)
-        self._rules.note(rows, sampled.token_ids)
-        self._grammars.note(rows, sampled.token_ids)
-        return sampled, failures
+        open_places = self._grammars.open_places(rows, positions)
+        open_rows, token_ids = [rows[b] for b in open_places], sampled.token_ids[open_places]
+        self._rules.note(open_rows, token_ids)
+        forced = self._grammars.note(open_rows, token_ids, positions[open_places])
+        for row, forced_ids in forced.items():
+            self._rules.note([row] * len(forced_ids), np.array(forced_ids, np.int32))
+        return sampled, failures, forced
 
 
 def _needs_host(params: SamplingParams) -> bool:

@@ -2,6 +2,10 @@
 
 A grammar is compiled in a thread while its row's prompt is computed; a resumed row's follows its output again. Knows
 no model. The vocabulary's own tables are made at the first grammar, which takes up to a second once.
+
+Where a grammar leaves no choice about the next tokens, they are taken as soon as that is known: the row is asked for
+them one by one or not at all, as the scheduler plans, and gives just these. They are the tokens that its masks would
+have left one by one, those that the tokenizer makes of the forced text.
 """
 
 # B sampled rows · V vocabulary
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +28,34 @@ from wire.messages.to_runner import Admission
 from wire.sampling import Grammar
 
 
+@dataclass(slots=True)
+class _Row:
+    """A row's grammar, which has taken the tokens up to the end of `forced_ids`; these begin at `forced_at`.
+
+    With `is_forcing` tokens are taken before they are asked for.
+    """
+
+    compiled: Future[LLMatcher]
+    is_forcing: bool
+    forced_at: int = 0
+    forced_ids: list[int] = field(default_factory=list)
+
+    def settled(self, position: int) -> int | None:
+        """The token that is taken already at a position; None where one is still to be chosen."""
+        place = position - self.forced_at
+        return self.forced_ids[place] if 0 <= place < len(self.forced_ids) else None
+
+    def take(self, token_id: int, position: int) -> list[int]:
+        """Take the token at `position` and those that must follow it, which are returned."""
+        matcher = self.compiled.result()
+        matcher.consume_token(token_id)
+        self.forced_at, self.forced_ids = position + 1, []
+        if self.is_forcing and not matcher.is_stopped():
+            self.forced_ids = matcher.compute_ff_tokens()
+            matcher.consume_tokens(self.forced_ids)
+        return self.forced_ids
+
+
 class GrammarRules:
     """The grammars of the rows that have one; `tokenizer` is the path of the model's `tokenizer.json`."""
 
@@ -31,31 +64,42 @@ class GrammarRules:
         self._path = tokenizer
         self._tokenizer: LLTokenizer | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._matchers: dict[int, Future[LLMatcher]] = {}
+        self._rows: dict[int, _Row] = {}
 
     def admit(self, admission: Admission) -> None:
         """Begin a row."""
-        grammar = admission.sampling.grammar
-        if grammar is not None:
+        sampling = admission.sampling
+        if sampling.grammar is not None:
             output_ids = np.frombuffer(admission.output_ids, "<i4").tolist()
-            self._matchers[admission.row] = self._thread.submit(self._compiled, grammar, output_ids)
+            self._rows[admission.row] = _Row(
+                compiled=self._thread.submit(self._compiled, sampling.grammar, output_ids),
+                # A logprob is the model's own opinion of a token, which it gives in that token's step only.
+                is_forcing=sampling.num_top_logprobs is None,
+            )
 
     def release(self, row: int) -> None:
         """End a row."""
-        self._matchers.pop(row, None)
+        self._rows.pop(row, None)
 
-    def applied(self, logits_BV: Tensor, rows: Sequence[int]) -> tuple[Tensor, dict[int, str]]:
+    def applied(
+        self, logits_BV: Tensor, rows: Sequence[int], positions: NDArray[np.int64]
+    ) -> tuple[Tensor, dict[int, str]]:
         """The logits with all tokens ruled out that may not come next, and why a row can't go on, by row.
 
-        They are `logits_BV` itself when no row has a grammar, else a copy.
+        They are `logits_BV` itself when no row has a grammar, else a copy. `positions` are where the tokens will stand.
         """
-        ruled = [(b, self._matchers[row]) for b, row in enumerate(rows) if row in self._matchers]
+        ruled = [(b, self._rows[row]) for b, row in enumerate(rows) if row in self._rows]
         if not ruled:
             return logits_BV, {}
         failures: dict[int, str] = {}
         mask = allocate_token_bitmask(len(ruled), self._vocabulary)
-        for i, (b, compiled) in enumerate(ruled):
-            matcher = compiled.result()
+        for i, (b, ruled_row) in enumerate(ruled):
+            settled = ruled_row.settled(int(positions[b]))
+            if settled is not None:
+                mask[i] = 0
+                mask[i, settled // 32] = np.uint32(1 << settled % 32).astype(np.int32)
+                continue
+            matcher = ruled_row.compiled.result()
             if not matcher.is_error():
                 fill_next_token_bitmask(matcher, mask, i)
             if matcher.is_error():
@@ -67,14 +111,26 @@ class GrammarRules:
         changed_BV[where] = changed_BV[where].masked_fill_(ruled_out, -torch.inf)
         return changed_BV, failures
 
-    def note(self, rows: Sequence[int], token_ids: NDArray[np.int32]) -> None:
-        """Take the tokens that were chosen for these rows."""
-        if not self._matchers:
-            return
-        for row, token_id in zip(rows, token_ids.tolist(), strict=True):
-            compiled = self._matchers.get(row)
-            if compiled is not None:
-                compiled.result().consume_token(token_id)
+    def open_places(self, rows: Sequence[int], positions: NDArray[np.int64]) -> list[int]:
+        """Which of these rows got tokens that weren't taken before."""
+        return [
+            b
+            for b, row in enumerate(rows)
+            if (ruled := self._rows.get(row)) is None or ruled.settled(int(positions[b])) is None
+        ]
+
+    def note(
+        self, rows: Sequence[int], token_ids: NDArray[np.int32], positions: NDArray[np.int64]
+    ) -> dict[int, list[int]]:
+        """Take the tokens that were chosen for these rows; return those that must follow them, by row."""
+        if not self._rows:
+            return {}
+        forced: dict[int, list[int]] = {}
+        for row, token_id, position in zip(rows, token_ids.tolist(), positions.tolist(), strict=True):
+            ruled = self._rows.get(row)
+            if ruled is not None and (forced_ids := ruled.take(token_id, position)):
+                forced[row] = forced_ids
+        return forced
 
     def _compiled(self, grammar: Grammar, output_ids: Sequence[int]) -> LLMatcher:
         if self._tokenizer is None:

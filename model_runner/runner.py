@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wire.messages.from_runner import BrokenRow, PromptLogprobs, StepResult
+from wire.messages.encoding import ids_to_bytes
+from wire.messages.from_runner import BrokenRow, ForcedTokens, PromptLogprobs, StepResult
 from wire.messages.to_runner import StepPlan
 
 from .attention.backend import AttentionBackend
@@ -33,12 +34,18 @@ from .staging import Staging
 
 Handle = TypeVar("Handle")
 
+LEAST_FORCED = 2
+"""Fewer forced tokens are not worth telling: the next step, which is planned by now, gives the first one anyway."""
+
 NO_LOGITS = "the model gave no usable logits (NaN or infinite) for this request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A step that the device may still be busy with. `messages` say what is wrong with rows already, by row."""
+    """A step that the device may still be busy with. `messages` say what is wrong with rows already, by row.
+
+    `forced` is what their grammars leave no choice about behind this step's tokens.
+    """
 
     step: int
     rows: tuple[int, ...] = ()
@@ -46,6 +53,7 @@ class Launched:
     logprobs: tuple[bytes, ...] = ()
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     messages: dict[int, str] = field(default_factory=dict)
+    forced: dict[int, list[int]] = field(default_factory=dict)
 
     def is_done(self) -> bool:
         """Whether `result` returns at once."""
@@ -63,6 +71,7 @@ class Launched:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             broken=tuple(BrokenRow(row=row, message=message) for row, message in messages.items()),
+            forced=tuple(ForcedTokens(row=row, token_ids=ids_to_bytes(ids)) for row, ids in self.forced.items()),
         )
 
 
@@ -144,6 +153,7 @@ class Runner(Generic[Handle]):
             logprobs=chosen.logprobs,
             prompt_logprobs=prompt_logprobs,
             messages=dict.fromkeys(broken_rows, NO_LOGITS) | chosen.failures,
+            forced={row: ids for row, ids in chosen.forced.items() if len(ids) >= LEAST_FORCED},
         )
 
     @torch.inference_mode()
@@ -201,7 +211,7 @@ class Runner(Generic[Handle]):
         """A token for each sampled row, kept to go on from."""
         if not rows:
             nothing = torch.empty(0, dtype=torch.int64)
-            return Chosen(token_ids_B=nothing, is_usable_B=nothing.bool(), logprobs=(), failures={})
+            return Chosen(token_ids_B=nothing, is_usable_B=nothing.bool())
         params = [self._table.sampling[row] for row in rows]
         positions = batch.kv_lens[batch.sampled].astype(np.int64)
         chosen = self._chooser.choose(logits_BV, rows, params, positions)

@@ -86,3 +86,66 @@ def test_forced_and_free_answers_share_a_batch_without_touching_each_other(share
             forceds = [pool.submit(forced, i) for i in range(8)]
             assert {future.result() for future in frees} == {alone}
             assert {future.result() for future in forceds} <= {"red", "green", "blue"}
+
+
+LONG_NAMES = {
+    "type": "object",
+    "properties": {
+        "name_of_the_city": {"type": "string", "maxLength": 12},
+        "number_of_inhabitants": {"type": "integer", "minimum": 0, "maximum": 99999999},
+        "is_the_capital_of_its_country": {"type": "boolean"},
+        "continent_where_it_lies": {"enum": ["Europe", "Asia", "Africa", "North America", "South America"]},
+    },
+    "required": [
+        "name_of_the_city",
+        "number_of_inhabitants",
+        "is_the_capital_of_its_country",
+        "continent_where_it_lies",
+    ],
+    "additionalProperties": False,
+}
+FORCING: list[dict[str, object]] = [
+    {"json_schema": json.dumps(LONG_NAMES)},
+    {"json_schema": json.dumps(LONG_NAMES), "temperature": 1.0, "sampling_seed": 7},
+    {"json_schema": json.dumps({"type": "array", "items": LONG_NAMES, "minItems": 2, "maxItems": 2})},
+    {"regex": r"The capital of France is (Paris|Lyon), which has [0-9]{1,8} inhabitants\. That is all\."},
+    {"ebnf": 'root ::= "We have the following list:" (" item " [0-9])+ ". That was the list."'},
+    {"json_schema": json.dumps(LONG_NAMES), "max_new_tokens": 9},
+    {"json_schema": json.dumps(LONG_NAMES), "stop": "_inhab"},
+    {"json_schema": json.dumps(LONG_NAMES), "stop": "s_of", "no_stop_trim": True},
+    {"json_schema": json.dumps(LONG_NAMES), "repetition_penalty": 1.3, "frequency_penalty": 0.4},
+]
+
+
+@pytest.mark.parametrize("wish", FORCING, ids=str)
+def test_forced_tokens_come_in_fewer_steps_and_are_those_that_come_one_by_one(
+    shared_server: Server, wish: dict[str, object]
+) -> None:
+    # A logprob of each token needs each token's own step, so this is the same request without forced tokens.
+    body = {
+        "text": "A city: Paris, the capital of France.\nAs JSON: ",
+        "sampling_params": {"temperature": 0, "max_new_tokens": 150} | wish,
+    }
+    one_by_one = shared_server.post("/generate", body | {"return_logprob": True}).json
+    steps_before = shared_server.figures()["steps_total"]
+    together = shared_server.post("/generate", body).json
+    num_tokens = together["meta_info"]["completion_tokens"]
+    assert together["output_ids"] == one_by_one["output_ids"]
+    assert together["text"] == one_by_one["text"]
+    for name in ("completion_tokens", "finish_reason", "prompt_tokens"):
+        assert together["meta_info"][name] == one_by_one["meta_info"][name], name
+    steps = shared_server.figures()["steps_total"] - steps_before
+    assert steps < 0.8 * num_tokens
+    shared_server.assert_idle_and_whole()
+
+
+def test_streams_with_forced_tokens_beside_free_ones_are_those_of_each_alone(shared_server: Server) -> None:
+    def answer(wish: dict[str, object]) -> str:
+        body = {"text": "A city:", "sampling_params": {"temperature": 0, "max_new_tokens": 60} | wish}
+        return str(shared_server.post("/generate", body).json["text"])
+
+    wishes = [*FORCING[:5], {}, {}]
+    alone = [answer(wish) for wish in wishes]
+    with ThreadPoolExecutor(len(wishes)) as pool:
+        assert list(pool.map(answer, wishes)) == alone
+    shared_server.assert_idle_and_whole()
