@@ -76,12 +76,12 @@ def end(
 
 
 def fail_stalled(state: State) -> list[Reply]:
-    """End the oldest waiting request when nothing runs and yet nothing could be admitted.
+    """End the oldest waiting request when nothing runs and yet, without a pause, nothing could be admitted.
 
     That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
     what does not fit the whole pool.
     """
-    if state.running or state.in_flight or (oldest := state.waiting.oldest()) is None:
+    if state.is_paused or state.running or state.in_flight or (oldest := state.waiting.oldest()) is None:
         return []
     cache = state.cache
     message = (

@@ -186,6 +186,9 @@ class Loop:
             case "abort":
                 replies = intake.abort(self.state, message.request_id)
                 count = len(replies)
+            case "pause" | "continue":
+                self.state.is_paused = message.action == "pause"
+                log.info("%s running=%d waiting=%d", message.action, len(self.state.running), len(self.state.waiting))
             case "stats" | "gap":
                 pass
             case "outline":

@@ -21,7 +21,9 @@ longer than the budget: on a slow machine the queue must move too."""
 
 
 def plan(state: State, *, now_s: float) -> StepPlan | None:
-    """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run."""
+    """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run, or all is paused."""
+    if state.is_paused:
+        return None
     draft = Draft()
     state.cache.tell_time(now_s)
     _grow_decoding(state, draft)

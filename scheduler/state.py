@@ -72,7 +72,8 @@ class State:
 
     `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
     that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
-    `explainer`, `belt` and `gap` are None when nobody wants to know; `journal` keeps nothing while nobody listens.
+    While it `is_paused` no step is begun. `explainer`, `belt` and `gap` are None when nobody wants to know; `journal`
+    keeps nothing while nobody listens.
     """
 
     config: SchedulerConfig
@@ -95,6 +96,7 @@ class State:
     cost: StepCost = field(default_factory=StepCost)
     output_length: OutputLength = field(default_factory=OutputLength)
     counters: Counters = field(default_factory=Counters)
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: st
         ledger_mismatches_total=cache.mismatches_total,
         oldest_wait_s=0.0 if oldest is None else now_s - oldest.arrived_s,
         scheduler_busy_s_total=scheduler_busy_s,
+        is_paused=state.is_paused,
         stuck=stuck,
         lost=state.gap.lost(now_s=now_s) if state.gap is not None else None,
         **asdict(state.counters),

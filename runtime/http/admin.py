@@ -47,7 +47,7 @@ async def health(request: web.Request) -> web.Response:
     why = front.generator.client.why_unhealthy() or front.gate.why_closed
     if why is not None:
         raise Unavailable(why)
-    return json_response({"status": "ok"})
+    return json_response({"status": "paused" if front.generator.client.stats.is_paused else "ok"})
 
 
 async def live(request: web.Request) -> web.Response:
@@ -62,6 +62,8 @@ async def live(request: web.Request) -> web.Response:
 async def health_generate(request: web.Request) -> web.Response:
     """Whether one token comes back within 20 s."""
     generator = request.app[FRONT].generator
+    if generator.client.stats.is_paused:
+        raise Unavailable("generation is paused. POST /continue_generation.")
     prompt = Prompt(
         token_ids=[0],
         sampling=SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),

@@ -49,15 +49,18 @@ class ProfileWish(Struct, frozen=True, kw_only=True):
     record_shapes: bool = False
 
 
-Action = Literal["flush", "stats", "abort", "gap", "start_profile", "stop_profile", "outline", "run"]
+Action = Literal[
+    "flush", "stats", "abort", "pause", "continue", "gap", "start_profile", "stop_profile", "outline", "run"
+]
 """What an operator can wish of the scheduler."""
 
 
 class Control(Struct, frozen=True, kw_only=True, tag=True):
     """tokenizer -> scheduler: an operator's wish; answered by one `ControlReply` of the same `control_id`.
 
-    `abort` cancels the request named by `request_id` (exact match), or all when it is None. `start_profile` is told how
-    by `profile`. `outline` shows the tree, or what is under a page; `run` the first tokens of the node with that page.
+    `abort` cancels the request named by `request_id` (exact match), or all when it is None. From `pause` to `continue`
+    no step is begun, and requests wait where they are. `start_profile` is told how by `profile`. `outline` shows the
+    tree, or what is under a page; `run` the first tokens of the node with that page.
     """
 
     control_id: int

@@ -123,8 +123,9 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     of those in the queue has been there. An unused page stays for `belt_s`; the next to go was used `next_victim_s`
     ago; half of the sessions that return do so within `expected_return_s`, and the share `survival` of them within
     `belt_s`. These are None without `--explain-misses`, and until enough has happened. `lost` are shares of the prompt
-    tokens of the last ten minutes, None without `--gap-report`. `stuck` is None while all is well, else the sentence
-    that says what hangs. Nothing is sent before the runner is ready, so a tokenizer that has `Stats` may serve.
+    tokens of the last ten minutes, None without `--gap-report`. `is_paused` from `pause` to `continue`. `stuck` is None
+    while all is well, else the sentence that says what hangs. Nothing is sent before the runner is ready, so a
+    tokenizer that has `Stats` may serve.
     """
 
     model_fingerprint: str = ""
@@ -166,6 +167,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     expected_return_s: float | None = None
     survival: float | None = None
     lost: Lost | None = None
+    is_paused: bool = False
     stuck: str | None = None
 
 
