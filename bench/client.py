@@ -17,6 +17,7 @@ import orjson
 from bench.command import CannotMeasure
 from bench.stream import AnswerReader, GenerateReader, OpenAIReader
 from bench.summary import Answer, Failure
+from runtime.connection_failure import connection_failure
 
 GENERATE = "/generate"
 LINE_BYTES = 1 << 20
@@ -118,7 +119,7 @@ class Client:
             async with self._session.request(method, self._url + path) as response:
                 return response.status, await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise CannotMeasure(f"{path} did not answer: {_brief(str(error))}") from error
+            raise CannotMeasure(f"{path} did not answer: {_brief(connection_failure(error))}") from error
 
     def _wanted(self, max_tokens: int) -> dict[str, object]:
         return {
@@ -151,7 +152,7 @@ class Client:
         except TimeoutError:
             return Failure("timeout", f"no complete answer within {timeout_s:.0f} s")
         except aiohttp.ClientError as error:
-            return Failure(type(error).__name__, _brief(str(error)))
+            return Failure(type(error).__name__, _brief(connection_failure(error)))
         except ValueError as error:
             return Failure("malformed stream", _brief(str(error)))
 
@@ -180,7 +181,8 @@ async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
             body = orjson.loads(await response.read())
             return str(body["data"][0]["id"])
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise CannotMeasure(f"{address} does not answer ({error}): start a server there, or use --launch") from error
+        reason = connection_failure(error)
+        raise CannotMeasure(f"{address} does not answer ({reason}): start a server there, or use --launch") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise CannotMeasure(f"{address} names no model: give one with --model") from error
 

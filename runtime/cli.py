@@ -26,8 +26,10 @@ from .lint_template import add_lint_template, run_lint_template
 from .sampling_flags import SamplingFlags
 from .shell_completion import SHELLS, completion_script
 
-_USAGE = 2
 _FAILED = 1
+_NOT_BEGUN = 2
+"""The command line is wrong, or the server that it names can't be asked: nothing was done."""
+
 _INTERRUPTED = 130
 
 _CHAT = "Chat with a model in the terminal: that of a running server (--url), or one that is loaded here."
@@ -193,9 +195,9 @@ def _use_engine(args: argparse.Namespace) -> int:
         if "AXIL_LOG" in os.environ:
             configure("launcher")
         return chat(args) if args.command == "chat" else generate(args)
-    except (ValueError, Refused) as error:
-        return _error(error, _USAGE)
-    except (AxilError, ServerFailed, StartFailed) as error:
+    except (ValueError, Refused, ServerFailed) as error:
+        return _error(error, _NOT_BEGUN)
+    except (AxilError, StartFailed) as error:
         return _error(error, _FAILED)
 
 
@@ -209,10 +211,8 @@ def _ask_server(args: argparse.Namespace) -> int:
             return report(args.url, api_key=args.api_key)
         pace = Pace(speed=args.speed, closed=args.closed)
         return replay(args.file, args.url, api_key=args.api_key, pace=pace, num_requests=args.limit)
-    except ValueError as error:
-        return _error(error, _USAGE)
-    except ServerFailed as error:
-        return _error(error, _FAILED)
+    except (ValueError, ServerFailed) as error:
+        return _error(error, _NOT_BEGUN)
 
 
 def _complete(version: str, shell: str) -> int:
@@ -227,14 +227,14 @@ def _serve(arguments: Sequence[str] | None, args: argparse.Namespace, version: s
         config = ServerConfig(model=args.model, **{name: from_flags(cls, args) for name, _, cls in FLAG_GROUPS})
         configure("launcher")
     except ValueError as error:
-        return _error(error, _USAGE)
+        return _error(error, _NOT_BEGUN)
     from .launch import StartFailed
     from .serve import serve
 
     try:
         return serve(config, version=version, modules=modules)
     except BadModel as error:
-        return _error(error, _USAGE)
+        return _error(error, _NOT_BEGUN)
     except StartFailed as error:
         return _error(error, _FAILED)
 
@@ -256,7 +256,7 @@ def _bench(args: argparse.Namespace) -> int:
     try:
         bench(args.model, from_flags(BenchFlags, args), from_flags(RunnerConfig, args))
     except BadModel as error:
-        return _error(error, _USAGE)
+        return _error(error, _NOT_BEGUN)
     except (StartError, ValueError) as error:
         return _error(error, _FAILED)
     return 0

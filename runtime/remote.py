@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from .connection_failure import connection_failure
+
 
 class ServerFailed(Exception):
     """The server can't be reached, or has answered with an error; the message says which."""
@@ -45,7 +47,8 @@ async def get_json(session: aiohttp.ClientSession, url: str) -> Any:  # noqa: AN
             return json.loads(await response.read())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         base = url.removesuffix(urlsplit(url).path)
-        raise ServerFailed(f"can't reach {base}: {error}. Is it running? Start one with: axil serve") from error
+        reason = connection_failure(error)
+        raise ServerFailed(f"can't reach {base}: {reason}. Is it running? Start one with: axil serve") from error
     except ValueError as error:
         raise ServerFailed(f"{url} answered something else than JSON; is it axil?") from error
 
@@ -72,7 +75,7 @@ async def post_events(
                         return
                     yield _event(data)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise ServerFailed(f"the connection to {url} broke: {error}") from error
+        raise ServerFailed(f"the connection to {url} broke: {connection_failure(error)}") from error
     raise ServerFailed("the server ended the answer in the middle")
 
 

@@ -231,7 +231,7 @@ async def test_a_key_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
     async with running_server(tmp_path, config=HttpConfig(port=0, api_key="sesame")) as server:
         assert (await piped_chat(server.url, "one", "--api-key", "sesame"))[1] == "hello world\n"
         status, _, errors = await piped_chat(server.url, "one")
-        assert status == 1
+        assert status == 2
         assert "axil: error: the server answered 401" in errors
         assert errors.rstrip().endswith("Here: --api-key KEY.")
 
@@ -239,7 +239,7 @@ async def test_a_key_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (("--url", "http://127.0.0.1:1"), 1, "can't reach http://127.0.0.1:1"),
+        (("--url", "http://127.0.0.1:1"), 2, "can't reach http://127.0.0.1:1: connection refused. Is it running?"),
         (("--url", "127.0.0.1:1"), 2, "--url must begin with http"),
         (("--url", "http://127.0.0.1:1", "model.gguf"), 2, "leave model.gguf out"),
         (("--url", "http://127.0.0.1:1", "--threads", "3"), 2, "--threads"),

@@ -17,6 +17,7 @@ import orjson
 
 from axil.lang.home import Home
 from axil.lang.turns import Turns
+from runtime.connection_failure import connection_failure
 from wire.errors import AxilError, Overloaded, Refused, Unavailable
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -83,10 +84,11 @@ class Connection:
                         return
                     error = _error(f"{self.url}{path}", response.status, await response.read())
                     told_s = _seconds(response.headers.get("Retry-After"))
-            except aiohttp.ClientError as failure:
-                raise Unavailable(f"{self.url} can't be reached, or broke off: {failure}") from failure
-            except TimeoutError as failure:
+            except TimeoutError as failure:  # first: aiohttp's are among its other errors too
                 raise Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s.") from failure
+            except aiohttp.ClientError as failure:
+                reason = connection_failure(failure)
+                raise Unavailable(f"{self.url} can't be reached, or broke off: {reason}") from failure
             pause_s = max(wait_s, told_s)
             if response.status not in _RETRIED or time.monotonic() + pause_s > deadline_s:
                 raise error

@@ -128,7 +128,7 @@ def test_a_log_that_is_none_ends_with_2_and_one_line(
     ("sources", "words"),
     [
         (("http://127.0.0.1:9",), "Is it running?"),
-        (("--url", "http://127.0.0.1:9/v1"), "can't reach http://127.0.0.1:9: "),
+        (("--url", "http://127.0.0.1:9/v1"), "can't reach http://127.0.0.1:9: connection refused. Is it"),
         (("--url", "http://127.0.0.1:9", "log.jsonl"), "got http://127.0.0.1:9 and log.jsonl"),
         (("/no/such",), "there is no file /no/such"),
         (("localhost:9",), "an address begins with http://"),
