@@ -55,7 +55,7 @@ def is_operator(request: web.Request) -> bool:
     wanted = keys.wanted("admin")
     if wanted:
         return not _known(request, keys).isdisjoint(wanted)
-    return not _is_from_elsewhere(request)
+    return not (_is_of_other_origin(request) or _is_renamed(request))
 
 
 def guarded(handler: Handler, keys: Keys, access: Access) -> Handler:
@@ -85,9 +85,17 @@ def not_for_pages(handler: Handler, origins: frozenset[str]) -> Handler:
 
     async def checked(request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin")
-        if _is_from_elsewhere(request) and origin not in origins:
-            who = shown(origin) if origin is not None else f"another origin, or of {shown(request.host)},"
+        if origin in origins:
+            return await handler(request)
+        if _is_of_other_origin(request):
+            who = shown(origin) if origin is not None else "another origin"
             raise Refused(f"a page of {who} may not do this. Ask 127.0.0.1 or localhost with curl, for example.")
+        if _is_renamed(request):
+            raise Refused(
+                f"the header Host is {shown(request.host)}; on a loopback address without keys, operators' wishes are "
+                "taken under 127.0.0.1 or localhost only, lest a web page makes them. Ask under one of these; behind "
+                "a proxy, have it send Host: localhost, or start the server with --admin-api-key."
+            )
         return await handler(request)
 
     return checked
@@ -131,20 +139,21 @@ async def add_extra_headers(request: web.Request, response: web.StreamResponse) 
     response.headers.update(request.get(EXTRA_HEADERS, {}))
 
 
-def _is_from_elsewhere(request: web.Request) -> bool:
+def _is_of_other_origin(request: web.Request) -> bool:
     """Whether a page of another origin asks."""
     origin = request.headers.get("Origin")
-    is_elsewhere = origin is not None and origin.partition("//")[2] != request.host
+    is_other = origin is not None and origin.partition("//")[2] != request.host
     # A page's image or link sends no origin, but says from where it was asked for.
-    is_elsewhere = is_elsewhere or request.headers.get("Sec-Fetch-Site") == "cross-site"
-    return is_elsewhere or (not request.app[KEYS].all and _is_renamed(request))
+    return is_other or request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
 def _is_renamed(request: web.Request) -> bool:
-    """Whether this machine's loopback address is asked by another name, as by a page whose name was led to it.
+    """Whether a keyless server's loopback address is asked by another name, as by a page whose name was led to it.
 
     For its browser that page is of this origin, and only the name tells.
     """
+    if request.app[KEYS].all:
+        return False
     own = request.get_extra_info("sockname")
     if not isinstance(own, tuple) or not _is_loopback(str(own[0])):
         return False

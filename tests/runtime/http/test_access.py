@@ -151,6 +151,13 @@ async def test_a_page_whose_name_was_led_to_this_machine_is_no_operators(
             assert (await response.json())["with_text"] is True, host
 
 
+async def test_who_asks_through_a_proxy_is_told_how(http: aiohttp.ClientSession) -> None:
+    async with http.post("/flush_cache", headers={"Host": "llm.example"}) as response:
+        message = (await response.json())["error"]["message"]
+    for words in ('Host is "llm.example"', "have it send Host: localhost", "--admin-api-key"):
+        assert words in message, message
+
+
 async def test_with_a_key_the_name_does_not_matter(tmp_path: Path) -> None:
     async with (
         running_server(tmp_path, config=HttpConfig(port=0, api_key="k")) as server,
