@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import orjson
+
 from runtime.generation import Delta, End, Generation, TokenLogprob
 from runtime.text.tokenizer import Tokenizer
 
@@ -24,6 +26,34 @@ class AnswerForm:
     explained: Explained | None = None
 
 
+class _Written:
+    """A list that grows, kept as its JSON: a cumulative stream repeats it in every frame, and writes no value twice."""
+
+    __slots__ = ("_json", "num_values")
+
+    def __init__(self) -> None:
+        self._json = bytearray()
+        self.num_values = 0
+
+    def add(self, value: object) -> None:
+        if self.num_values:
+            self._json += b","
+        self._json += orjson.dumps(value)
+        self.num_values += 1
+
+    def json(self) -> orjson.Fragment:
+        return orjson.Fragment(b"[" + self._json + b"]")
+
+
+@dataclass(slots=True)
+class _Logprobs:
+    """Those of the prompt's tokens, or of the answer's: of each token itself, the likeliest, and the chosen ids."""
+
+    tokens: _Written = field(default_factory=_Written)
+    top: _Written = field(default_factory=_Written)
+    chosen: _Written = field(default_factory=_Written)
+
+
 @dataclass(slots=True)
 class Answer:
     """One generation's answer so far, or, of an incremental stream, what is new since the last frame."""
@@ -35,15 +65,17 @@ class Answer:
     num_told: int = 0
     text: str = ""
     end: End | None = None
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: _Logprobs = field(default_factory=_Logprobs)
+    prompt_logprobs: _Logprobs = field(default_factory=_Logprobs)
 
     def add(self, delta: Delta) -> None:
         """Take what is new."""
         self.text += delta.text
         self.end = delta.end
-        self.logprobs += delta.logprobs
-        self.prompt_logprobs += delta.prompt_logprobs
+        for token in delta.logprobs:
+            self._write(self.logprobs, token)
+        for token in delta.prompt_logprobs:
+            self._write(self.prompt_logprobs, token)
 
     @property
     def is_due(self) -> bool:
@@ -58,7 +90,7 @@ class Answer:
         if self.wish.is_incremental:
             body["output_ids"] = self.generation.output_ids[num_told:]
             self.text = ""
-            self.logprobs, self.prompt_logprobs = [], []
+            self.logprobs, self.prompt_logprobs = _Logprobs(), _Logprobs()
         return body
 
     def body(self) -> dict[str, object]:
@@ -94,14 +126,22 @@ class Answer:
             meta["session_id"] = self.wish.session_id
         sampling = generation.prompt.sampling
         if sampling.num_top_logprobs is not None:
-            meta["output_token_logprobs_length"] = len(self.logprobs)
-            for kind, tokens in (("input", self.prompt_logprobs), ("output", self.logprobs)):
-                meta[f"{kind}_token_logprobs"] = [self._triple(token.logprob, token.token_id) for token in tokens]
+            meta["output_token_logprobs_length"] = self.logprobs.tokens.num_values
+            for kind, logprobs in (("input", self.prompt_logprobs), ("output", self.logprobs)):
+                meta[f"{kind}_token_logprobs"] = logprobs.tokens.json()
                 if sampling.num_top_logprobs > 0:
-                    meta[f"{kind}_top_logprobs"] = [self._triples(token, token.top) for token in tokens]
+                    meta[f"{kind}_top_logprobs"] = logprobs.top.json()
                 if sampling.logprob_ids:
-                    meta[f"{kind}_token_ids_logprobs"] = [self._triples(token, token.chosen) for token in tokens]
+                    meta[f"{kind}_token_ids_logprobs"] = logprobs.chosen.json()
         return meta
+
+    def _write(self, logprobs: _Logprobs, token: TokenLogprob) -> None:
+        sampling = self.generation.prompt.sampling
+        logprobs.tokens.add(self._triple(token.logprob, token.token_id))
+        if sampling.num_top_logprobs:
+            logprobs.top.add(self._triples(token, token.top))
+        if sampling.logprob_ids:
+            logprobs.chosen.add(self._triples(token, token.chosen))
 
     def _triples(self, token: TokenLogprob, pairs: list[tuple[int, float]]) -> list[list[object]] | None:
         if token.logprob is None:

@@ -25,6 +25,10 @@ async def _stream(http: aiohttp.ClientSession, path: str = "/generate", **body: 
     async with http.post(path, json={"stream": True, **body}) as response:
         raw = await response.read()
         assert response.status == 200, raw
+    return _frames(raw)
+
+
+def _frames(raw: bytes) -> list[dict[str, object]]:
     *frames, done, rest = raw.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")
     assert all(frame.startswith(b"data: {") and b"\n" not in frame for frame in frames)
@@ -389,8 +393,13 @@ async def test_an_empty_grammar_asks_for_none(
 async def test_a_stream_can_hold_what_is_new_only(tmp_path: Path) -> None:
     config = HttpConfig(port=0, incremental_streaming_output=True)
     async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
-        frames = await _stream(http, text="xyz", return_logprob=True, logprob_start_len=0)
-        assert len(frames) > 2
+        server.scheduler.script = lambda _: Script(is_held=True)
+        wish = {"text": "xyz", "return_logprob": True, "logprob_start_len": 0, "stream": True}
+        async with http.post("/generate", json=wish) as response:
+            raw = await response.content.readuntil(b"\n\n")
+            server.scheduler.release()  # what comes together is told together, so the first must be out
+            frames = _frames(raw + await response.read())
+        assert len(frames) >= 2
         assert "".join(frame["text"] for frame in frames) == "hello world"
         assert list(itertools.chain.from_iterable(frame["output_ids"] for frame in frames)) == text_ids("hello world")
         logprobs = list(itertools.chain.from_iterable(frame["meta_info"]["output_token_logprobs"] for frame in frames))
