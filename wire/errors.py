@@ -5,6 +5,7 @@ AxilError                status
 │   ├── PromptTooLong    400
 │   ├── UnknownModel     404
 │   ├── NotFound         404
+│   ├── NotOffered       400
 │   └── DuplicateId      409
 ├── UnknownKey           401   no key, or none of this server's
 ├── NotAllowed           403   for operators only
@@ -57,6 +58,12 @@ class NotFound(Refused):
 
     status = 404
     code = "not_found"
+
+
+class NotOffered(Refused):
+    """What is asked for is known, and not among what this server does."""
+
+    code = "not_supported"
 
 
 class DuplicateId(Refused):
@@ -129,6 +136,7 @@ _ALL: tuple[type[AxilError], ...] = (
     PromptTooLong,
     UnknownModel,
     NotFound,
+    NotOffered,
     DuplicateId,
     UnknownKey,
     NotAllowed,

@@ -18,14 +18,18 @@ from . import (
     doctor,
     generate,
     loads,
+    not_offered,
+    ollama,
     openai_chat,
     openai_completions,
     openapi,
+    pausing,
     profiling,
     reading,
     report,
     requests,
     responses,
+    score,
     sessions,
     tokenizing,
     tree,
@@ -37,6 +41,7 @@ from .errors import Shape, envelope, error_response, json_response
 from .explained import add_cache_header
 from .fields import BODY_SCHEMA
 from .front import FRONT, Front
+from .ollama_lines import OLLAMA_PATH, ollama_error
 from .route import Route
 from .schema import Schema, shown
 from .unknown_path import base_url_hint, meant_path
@@ -46,6 +51,7 @@ log = logging.getLogger(__name__)
 ROUTES: tuple[Route, ...] = (
     *admin.ROUTES,
     *loads.ROUTES,
+    *pausing.ROUTES,
     *profiling.ROUTES,
     *doctor.ROUTES,
     *report.ROUTES,
@@ -58,8 +64,11 @@ ROUTES: tuple[Route, ...] = (
     *openai_chat.ROUTES,
     *responses.ROUTES,
     *anthropic_messages.ROUTES,
+    *ollama.ROUTES,
+    *score.ROUTES,
     *tree.ROUTES,
     *ui.ROUTES,
+    *not_offered.ROUTES,
     *openapi.ROUTES,
 )
 """Everything that this server answers."""
@@ -144,7 +153,7 @@ def _admitted(handler: Handler) -> Handler:
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
     meant = None if request.match_info.http_exception is None else meant_path(request.path, _PATHS)
-    shape = anthropic_error if (meant or request.path).startswith(MESSAGES_PATH) else envelope
+    shape = _shape_of(meant or request.path)
     try:
         return await handler(request)
     except AxilError as error:
@@ -173,6 +182,13 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except BaseException:  # a panic in a Rust library is no Exception, and must not reach the event loop
         log.exception("%s %s failed", request.method, shown(request.path))
         return error_response(Broken("internal error; the server's log has the traceback."), shape)
+
+
+def _shape_of(path: str) -> Shape:
+    """How errors are written in the API that a path is of."""
+    if path.startswith(MESSAGES_PATH):
+        return anthropic_error
+    return ollama_error if path.startswith(OLLAMA_PATH) else envelope
 
 
 def _refused_by_router(request: web.Request, error: web.HTTPException, meant: str | None, shape: Shape) -> web.Response:

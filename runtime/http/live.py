@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import hdrs, web
@@ -44,8 +44,11 @@ async def stream(
     *,
     request_id: str,
     ending: Ending = PLAIN_ENDING,
+    headers: Mapping[str, str] = HEADERS,
 ) -> web.StreamResponse:
     """Send the events of `generations` as they come, then the API's ending, also after an error behind the first.
+
+    `headers` say what events are; server-sent ones as a rule.
 
     Raises:
         AxilError: before the first event, so that the answer can have its true status.
@@ -66,7 +69,7 @@ async def stream(
     feed = Feed(generations, take)
     while not early and not feed.is_over:
         await feed.run()
-    response = web.StreamResponse(headers=HEADERS | {"X-Request-Id": request_id})
+    response = web.StreamResponse(headers={**headers, "X-Request-Id": request_id})
     await response.prepare(request)
     for each in early:
         await response.write(each)

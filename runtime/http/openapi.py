@@ -70,7 +70,7 @@ def _operation(route: Route) -> dict[str, object]:
         "operationId": f"{route.method.lower()}{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).rstrip('_')}",
         "summary": summary,
         "responses": {
-            "200": {"description": "The answer.", "content": {route.answer: {}}},
+            **({"200": {"description": "The answer.", "content": {route.answer: {}}}} if route.answer else {}),
             "400": {"description": "The request is wrong; the message says what and how.", **error},
             "default": {"description": "It could not be done.", **error},
         },

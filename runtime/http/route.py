@@ -10,7 +10,7 @@ from typing import Literal
 
 from aiohttp.typedefs import Handler
 
-from .schema import Schema, record
+from .schema import Schema
 
 Access = Literal["open", "user", "admin"]
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -22,7 +22,8 @@ class Route:
 
     `access` "open" needs no key, "user" the API key, "admin" the admin key. `is_work` is refused while the server
     drains or stops. A handler that reads a body has its schema in `body`, and `examples` of it. `query` describes what
-    may stand behind the path's question mark. `answer` is the content type of a good answer.
+    may stand behind the path's question mark. `answer` is the content type of a good answer; None where there is none,
+    because the route only says why it is not offered.
     """
 
     method: Method
@@ -33,8 +34,4 @@ class Route:
     body: Schema | None = None
     examples: tuple[dict[str, object], ...] = ()
     query: Schema | None = None
-    answer: str = "application/json"
-
-
-NOTHING = record({})
-"""The schema of a body of which nothing is read."""
+    answer: str | None = "application/json"
