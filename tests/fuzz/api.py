@@ -21,8 +21,9 @@ def fuzz_api(url: str, directory: Path, *, seed: int, num_examples: int, within_
         "run",
         f"{url}/openapi.json",
         "--checks=not_a_server_error",
-        # An operator's wish that all others be refused from then on.
+        # Operators' wishes that all others be refused, or wait, from then on.
         "--exclude-path=/drain",
+        "--exclude-path=/pause_generation",
         "--phases=examples,fuzzing",
         f"--seed={seed}",
         f"--max-examples={num_examples}",
