@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bench import results, summary
 from bench.client import Client, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of
+from bench.processes import resident_mb
 from bench.server import add_launch_flags, launched
 from bench.summary import Answer, Failure
 from model_runner.host import usable_cores
@@ -69,7 +68,7 @@ async def measure(url: str, weights: str, args: argparse.Namespace, *, started: 
         await _asked(client, _prompt(ids, 16), max_tokens=1)
         if weights == "bf16":
             figures["start_to_first_answer_s"] = time.perf_counter() - started
-            figures["resident_mb"] = resident_mb()
+            figures["resident_mb"] = resident_mb("model_runner.process")
         for context in args.contexts:
             for batch in args.batches:
                 prompts = [_prompt(ids, context) for _ in range(batch)]
@@ -84,25 +83,6 @@ async def measure(url: str, weights: str, args: argparse.Namespace, *, started: 
             answer = await _asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2)
             figures["prefill_bf16_behind_2k_tok_s"] = PREFILL_TOKENS / _ttft_s(answer)
     return figures
-
-
-def resident_mb(root: Path = Path("/proc")) -> float:
-    """Memory that model runners on this machine hold, in 10^6 bytes; of those started by others too.
-
-    Raises:
-        CannotMeasure: there is none.
-    """
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
-    total = 0
-    for directory in root.iterdir():
-        try:
-            if directory.name.isdecimal() and b"model_runner.process" in (directory / "cmdline").read_bytes():
-                total += int((directory / "statm").read_text().split()[1]) * page_bytes
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-    if not total:
-        raise CannotMeasure("no model runner is to be seen in /proc")
-    return total / 1e6
 
 
 def decode_rate(arrivals: Sequence[Sequence[float]], num_tokens: Sequence[int]) -> float:

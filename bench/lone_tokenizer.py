@@ -18,6 +18,7 @@ import tokenizers
 import zmq
 
 from bench.command import CannotMeasure
+from bench.processes import running
 from bench.words import WORDS
 from runtime.config import MODULES, HttpConfig, TokenizerLaunch
 from runtime.launch import Launch, StopAsked, wait_until_started
@@ -165,19 +166,6 @@ def cpu_time_s(process_id: int) -> float:
     return time.clock_gettime((~process_id << 3) | _SCHEDULER_CLOCK)
 
 
-def child_running(module: str) -> int:
-    """The process id of this process's child that runs a module.
-
-    Raises:
-        CannotMeasure: there is none.
-    """
-    for thread in Path("/proc/self/task").iterdir():
-        for process_id in map(int, (thread / "children").read_text().split()):
-            if module.encode() in Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0"):
-                return process_id
-    raise CannotMeasure(f"no child of this process runs {module}")
-
-
 @contextmanager
 def lone_tokenizer() -> Iterator[tuple[str, PlayedScheduler]]:
     """The address of a tokenizer process of the embedded model, and the scheduler that it talks to."""
@@ -205,7 +193,8 @@ def _started(run_dir: Path) -> Iterator[tuple[str, PlayedScheduler]]:
         started = wait_until_started(launch, within_s=START_S, on_said=lambda _: None)
         if isinstance(started, StopAsked):
             raise CannotMeasure("a stop was asked for")
-        scheduler.process_id = child_running(MODULES[PART])
+        (tokenizer_process,) = running(MODULES[PART])
+        scheduler.process_id = tokenizer_process.pid
         yield str(started[PART]["address"]), scheduler
     finally:
         launch.kill()

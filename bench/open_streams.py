@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench import results, summary
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
 from bench.health_latency import probe_until
+from bench.processes import resident_mb
 from bench.server import add_launch_flags, launched
 from bench.summary import percentile
 
@@ -79,7 +78,7 @@ def _stage(url: str, seconds: float) -> dict[str, float]:
     if not took_ms:
         raise CannotMeasure("no probe of /health was answered 200")
     return {
-        **{f"{part}_resident_mb": resident_mb(part) for part in PARTS},
+        **{f"{part}_resident_mb": resident_mb(f"{part}.process") for part in PARTS},
         "health_p50_ms": percentile(took_ms, 50),
         "health_p99_ms": percentile(took_ms, 99),
         "unhealthy_count": len(probes) - len(took_ms),
@@ -131,34 +130,6 @@ def _read_slowly(connections: Sequence[socket.socket]) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
-
-
-def resident_mb(part: str) -> float:
-    """Memory of the server's processes of a part, in 10^6 bytes; the server is one of this process's descendants.
-
-    Raises:
-        CannotMeasure: there is none.
-    """
-    module = f"{part}.process".encode()
-    found = [pid for pid in _descendants(os.getpid()) if module in _command(pid)]
-    if not found:
-        raise CannotMeasure(f"no process of this server runs {part}.process")
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in found)
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def _command(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []  # it ended meanwhile
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            yield child
-            yield from _descendants(child)
 
 
 if __name__ == "__main__":

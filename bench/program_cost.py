@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import axil
 from axil.lang.backend import Answer, Prompt, Scores, Usage, Wish
@@ -62,7 +63,7 @@ def waiting_mb(items: Items) -> float:
     """The memory that a batch takes while each of its programs waits for an answer, in MB."""
     backend = Held(len(items))
     gc.collect()
-    before_bytes = resident_bytes()
+    before_bytes = psutil.Process().memory_info().rss
     batch = few_shot.using(backend=backend).run_batch(items, concurrency=len(items))
     backend.home.close()
     if batch.errors:
@@ -84,7 +85,7 @@ class Held:
         """Wait for the others."""
         self._awaited -= 1
         if not self._awaited:
-            self.most_bytes = resident_bytes()
+            self.most_bytes = psutil.Process().memory_info().rss
             self._all_asked.set()
         await self._all_asked.wait()
         return Answer(texts=("",), finish_reasons=("length",), usage=Usage())
@@ -99,11 +100,6 @@ class Held:
 
     async def aclose(self) -> None:
         """Have nothing to close."""
-
-
-def resident_bytes() -> int:
-    """The memory that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _call_ms(backend: axil.Server, items: Items) -> float:

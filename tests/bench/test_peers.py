@@ -13,6 +13,7 @@ from bench import server
 from bench.command import CannotMeasure
 from bench.peers import peer, script_of
 from bench.server import NotStarted
+from tests.processes import is_alive
 
 HERE = Path(__file__).parent
 
@@ -33,14 +34,6 @@ def _started(folder: Path, name: str, *, within_s: float = 30.0) -> Iterator[int
         yield int((folder / f"{name}.notes").read_text())
 
 
-def _lives(process_id: int) -> bool:
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 @pytest.mark.parametrize("name", ["good", "forked", "stubborn"])
 def test_a_peer_lives_until_the_end_of_the_block_and_leaves_no_process(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -48,17 +41,17 @@ def test_a_peer_lives_until_the_end_of_the_block_and_leaves_no_process(
     if name == "stubborn":
         monkeypatch.setattr(server, "STOPPED_WITHIN_S", 0.2)
     with _started(folder, name) as process_id:
-        assert _lives(process_id)
-    assert not _lives(process_id)
+        assert is_alive(process_id)
+    assert not is_alive(process_id)
 
 
 def test_a_peer_is_stopped_when_the_measurement_fails_or_is_ended(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), _started(folder, "forked") as process_id:
         raise ZeroDivisionError
-    assert not _lives(process_id)
+    assert not is_alive(process_id)
     with pytest.raises(SystemExit), _started(folder, "good") as process_id:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert not _lives(process_id)
+    assert not is_alive(process_id)
 
 
 def test_a_peer_that_never_answers_is_given_up_and_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +59,7 @@ def test_a_peer_that_never_answers_is_given_up_and_stopped(folder: Path, monkeyp
     with pytest.raises(NotStarted, match="deaf was not ready within"), _started(folder, "deaf", within_s=1.0):
         pytest.fail("it does not answer")
     notes = folder / "deaf.notes"
-    assert not notes.exists() or not _lives(int(notes.read_text()))
+    assert not notes.exists() or not is_alive(int(notes.read_text()))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import is_alive, parts_of, resident_bytes
+
 START_S = 90.0
 DEADLINE_S = 30.0
 
@@ -31,28 +33,6 @@ def wait_until(is_true: Callable[[], bool], what: str, *, within_s: float = DEAD
     while not is_true():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.02)
-
-
-def children_of(pid: int) -> dict[str, int]:
-    """Process ids of the parts, by name (`scheduler`, `model_runner`, `runtime`; a second one is `model_runner 1`)."""
-    found: dict[str, int] = {}
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-            modules = [word for word in words if word.endswith(".process")]
-            if modules:
-                name = modules[0].partition(".")[0]
-                num_before = sum(other.partition(" ")[0] == name for other in found)
-                found[f"{name} {num_before}" if num_before else name] = int(child)
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 @dataclass(slots=True)
@@ -93,7 +73,7 @@ class Server:
                 return False
 
         wait_until(is_ready, "ready", within_s=START_S)
-        self.parts = children_of(self.process.pid)
+        self.parts = parts_of(self.process.pid)
         assert {"scheduler", "model_runner", "runtime"} <= set(self.parts), self.parts
         return self
 
@@ -136,11 +116,7 @@ class Server:
 
     def resident_bytes(self) -> dict[str, int]:
         """Memory of each part."""
-        found = {}
-        for part, pid in self.parts.items():
-            (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line]
-            found[part] = int(line.split()[1]) * 1024
-        return found
+        return {part: resident_bytes(pid) for part, pid in self.parts.items()}
 
     def stop(self) -> int:
         if self.process.poll() is None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import axil
-from tests.e2e.server import is_alive, wait_until
+from tests.e2e.server import wait_until
+from tests.processes import children_of, is_alive, parts_of
 from wire.errors import Broken, Unavailable
 
 pytestmark = pytest.mark.e2e
@@ -119,9 +120,10 @@ def test_a_forked_child_harms_nothing_and_is_told_to_make_its_own(engine: axil.E
 
 @pytest.mark.parametrize("victim", ["scheduler", "model_runner"])
 async def test_a_process_that_dies_ends_every_open_call_at_once_as_broken(victim: str) -> None:
-    others = set(children_pids(os.getpid()))
+    others = set(children_of(os.getpid()))
     with small_engine() as engine:
-        (mine,) = [pid for pid in set(children_pids(os.getpid())) - others if f"{victim}.process" in command_of(pid)]
+        parts = parts_of(os.getpid()).items()
+        (mine,) = [pid for name, pid in parts if name.startswith(victim) and pid not in others]
         streams = [engine.stream(text, LONG) for text in (FRANCE, "Gravity is")]
         for stream in streams:
             await anext(stream)
@@ -166,7 +168,7 @@ class Program:
                 text=True,
             )
         self.expect("ready")  # and then it waits for a line, with no children of the test's making yet
-        self.children = children_pids(self.process.pid)
+        self.children = children_of(self.process.pid)
         assert len(self.children) == 3
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
@@ -205,15 +207,6 @@ def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     yield start
     for program in programs:
         program.close()
-
-
-def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-
-
-def children_pids(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 @pytest.mark.parametrize(("then", "status", "last_words"), [("pass", 0, ""), ("raise KeyError(7)", 1, "KeyError: 7\n")])

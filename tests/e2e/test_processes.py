@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, is_alive, wait_until
+from tests.e2e.server import Server, wait_until
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
 

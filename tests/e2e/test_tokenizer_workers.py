@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.server import Server, wait_until
 from tests.e2e.test_processes import OpenStream
 from tests.e2e.tiny_model import write_tiny_model
+from tests.processes import parts_of
 
 pytestmark = pytest.mark.e2e
 
@@ -48,9 +49,7 @@ def _all_ready(server: Server) -> Server:
 
 
 def _tokenizers(server: Server) -> list[int]:
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [child for child in children if b"runtime.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [pid for name, pid in parts_of(server.process.pid).items() if name.startswith("runtime")]
 
 
 def test_one_scrape_counts_the_requests_of_all_tokenizers(server: Server) -> None:

@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runtime.launch import (
@@ -101,7 +102,7 @@ def test_parts_that_ignore_a_stop_are_killed_when_the_grace_is_over(make_launch:
     before = time.monotonic()
     assert stop_in_order(launch, grace_s=0.1) is None
     assert time.monotonic() - before < 5
-    assert not any(is_alive(pid) for pid in pids.values())
+    assert not any(map(psutil.pid_exists, pids.values()))
 
 
 def test_a_part_that_dies_while_open_requests_finish_ends_them_and_is_told(
@@ -128,7 +129,7 @@ def test_a_second_wish_to_stop_kills_at_once(make_launch: MakeLaunch) -> None:
     with pytest.raises(Hurried):
         stop_in_order(launch, grace_s=60)
     assert time.monotonic() - before < 5
-    assert not any(is_alive(pid) for pid in pids.values())
+    assert not any(map(psutil.pid_exists, pids.values()))
 
 
 def test_a_wish_to_stop_ends_the_start(make_launch: MakeLaunch) -> None:
@@ -185,11 +186,3 @@ def test_a_death_by_sigkill_is_described_with_the_flags_that_save_memory() -> No
     assert "the model runner died (killed by SIGKILL)" in text
     assert "--mem-fraction" in text
     assert "| a\n  | b" in text
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runtime.display import address, curl
+from tests.processes import is_alive
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("tokenizer", "scheduler", "model runner")
@@ -278,10 +279,10 @@ def test_a_model_with_a_chat_template_is_asked_by_chat() -> None:
 
 def assert_nothing_left(axil: Axil, pids: dict[str, int]) -> None:
     assert list(axil.temporary.iterdir()) == []
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    assert not any(map(is_alive, pids.values()))
 
 
 def wait_gone(pid: int, deadline: float) -> None:
-    while Path(f"/proc/{pid}").exists():
+    while is_alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
