@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import http.client
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -28,6 +29,7 @@ READY_WITHIN_S = 300.0
 STOPPED_WITHIN_S = 10.0
 POLL_S = 0.02
 LAST_LINES = 15
+_SELDOM_TAKEN = range(20_000, 32_768)
 
 
 class NotStarted(CannotMeasure):
@@ -221,8 +223,12 @@ def _axil() -> str:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on.
+
+    Linux gives higher ones to whoever asks for any, so nobody gets it before a server that starts slowly has it.
+    """
+    for port in random.SystemRandom().sample(_SELDOM_TAKEN, len(_SELDOM_TAKEN)):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise CannotMeasure("no port from 20000 to 32767 is free")

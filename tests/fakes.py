@@ -23,6 +23,7 @@ from runtime.http.front import Front
 from runtime.link import Link
 from runtime.process import build_front
 from scheduler.outlines import outline_of, run_at
+from tests.deadline import DEADLINE_S
 from wire.gap import GapReport, Lost
 from wire.messages.encoding import bytes_to_ids, encode, ids_to_bytes, pack_logprobs
 from wire.messages.to_scheduler import Cancel, Control, Finish, Submit, ToScheduler, decode_to_scheduler
@@ -139,8 +140,8 @@ class FakeScheduler:
         self._gate.set()
 
     async def received_where(self, test: Callable[[ToScheduler], bool]) -> ToScheduler:
-        """The first message that passes `test`, now or within 5 s."""
-        async with asyncio.timeout(5), self._arrived:
+        """The first message that passes `test`, now or in time."""
+        async with asyncio.timeout(DEADLINE_S), self._arrived:
             while True:
                 for message in self.received:
                     if test(message):
@@ -148,9 +149,9 @@ class FakeScheduler:
                 await self._arrived.wait()
 
     async def answered(self, request_id: str) -> None:
-        """Return when everything of this request's script has been sent, within 20 s."""
+        """Return when everything of this request's script has been sent."""
         await self.received_where(lambda message: isinstance(message, Submit) and message.request_id == request_id)
-        await asyncio.wait_for(asyncio.shield(self._tasks[request_id]), 20)
+        await asyncio.wait_for(asyncio.shield(self._tasks[request_id]), DEADLINE_S)
 
     async def send(self, *messages: ToTokenizer) -> None:
         """One frame to the tokenizer."""
@@ -278,7 +279,7 @@ async def running_server(
     await site.start()
     port = runner.addresses[0][1]
     if is_ready:
-        await asyncio.wait_for(client.wait_until_ready(), 5)
+        await asyncio.wait_for(client.wait_until_ready(), DEADLINE_S)
     try:
         yield Server(f"http://127.0.0.1:{port}", port, scheduler, client, front)
     finally:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from tests.deadline import DEADLINE_S
+
 
 @dataclass(slots=True)
 class FakeOpenAI:
@@ -162,12 +164,12 @@ def running(fake: FakeOpenAI) -> Iterator[str]:
 
     thread = threading.Thread(target=main)
     thread.start()
-    assert is_up.wait(10)
+    assert is_up.wait(DEADLINE_S)
     try:
         yield address[0]
     finally:
         loop.call_soon_threadsafe(over.set)
-        thread.join(10)
+        thread.join(DEADLINE_S)
 
 
 async def _send(response: web.StreamResponse, chunk: dict[str, object]) -> None:

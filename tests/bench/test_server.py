@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,6 +59,13 @@ def test_a_server_that_is_never_healthy_is_given_up_and_stopped(monkeypatch: pyt
     sleeper = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(CannotMeasure, match="not ready within"), server.launched([], command=sleeper):
         pytest.fail("it is not running")
+
+
+def test_a_free_port_is_not_given_to_somebody_else_meanwhile() -> None:
+    given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    with socket.socket() as mine:
+        mine.bind(("127.0.0.1", port := server.free_port()))
+        assert port < int(given_away[0])
 
 
 def test_the_first_start_finds_an_empty_cache_and_the_later_one_what_the_first_left(tmp_path: Path) -> None:

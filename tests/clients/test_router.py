@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import Server, free_port, wait_until
+from bench.server import free_port
+from tests.e2e.server import Server, wait_until
 from tests.e2e.tiny_model import write_tiny_model
 
 PYTHON = Path(os.environ.get("AXIL_CLIENTS", "/nowhere")) / "bin" / "python"
@@ -173,7 +174,6 @@ def test_a_worker_that_dies_is_left_out_until_it_is_back(
     wait_until(lambda: router.num_healthy() == 1, "the dead one is left out", within_s=60)
     back = Server(tmp_path, str(model), "--dtype", "float32", "--max-total-tokens", "8000", "--port", str(lost.port))
     try:
-        back.port = lost.port
         back.wait_ready()
         wait_until(lambda: router.num_healthy() == 2, "it is back", within_s=60)
         asked = itertools.count()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,16 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.deadline import DEADLINE_S
 from tests.processes import is_alive, parts_of, resident_bytes
 
-START_S = 90.0
-DEADLINE_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+START_S = 180.0
+ADDRESS = r"(?m)^axil serves .* at http://\S+:(\d+) "
 
 
 def wait_until(is_true: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S) -> None:
@@ -47,14 +42,17 @@ class Reply:
 
 
 class Server:
-    """`axil serve` as a user starts it; `log` is what it has written so far."""
+    """`axil serve` as a user starts it; `log` is what it has written so far.
+
+    It takes a free port by itself and says which, since one that is looked for may be gone when the server is up.
+    """
 
     def __init__(self, tmp_dir: Path, *flags: str) -> None:
-        self.port = free_port()
+        self.port = 0
         self.tmp_dir = tmp_dir
-        self.log_path = tmp_dir / f"server-{self.port}.log"
+        self.log_path = tmp_dir / f"server-{len(list(tmp_dir.glob('server-*.log')))}.log"
         # One thread: with more, every parallel region waits for whichever thread a busy machine has put aside.
-        command = [str(Path(sys.executable).with_name("axil")), "serve", "--threads", "1", "--port", str(self.port)]
+        command = [str(Path(sys.executable).with_name("axil")), "serve", "--threads", "1", "--port", "0"]
         environment = {**os.environ, "TMPDIR": str(tmp_dir), "OMP_NUM_THREADS": "1"}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen([*command, *flags], stdout=log, stderr=log, env=environment)
@@ -67,12 +65,11 @@ class Server:
     def wait_ready(self) -> Server:
         def is_ready() -> bool:
             assert self.process.poll() is None, f"the server ended while starting:\n{self.log}"
-            try:
-                return self.get("/health").status == 200
-            except (ConnectionError, urllib.error.URLError):
-                return False
+            return re.search(ADDRESS, self.log) is not None
 
         wait_until(is_ready, "ready", within_s=START_S)
+        self.port = int(re.findall(ADDRESS, self.log)[0])
+        assert self.get("/health").status == 200
         self.parts = parts_of(self.process.pid)
         assert {"scheduler", "model_runner", "runtime"} <= set(self.parts), self.parts
         return self
@@ -130,7 +127,7 @@ class Server:
 
     def _send(self, request: urllib.request.Request) -> Reply:
         try:
-            with urllib.request.urlopen(request, timeout=DEADLINE_S * 4) as reply:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S * 2) as reply:
                 return Reply(reply.status, dict(reply.headers), reply.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import axil
+from tests.deadline import DEADLINE_S
 from tests.e2e.server import wait_until
 from tests.processes import children_of, is_alive, parts_of
 from wire.errors import Broken, Unavailable
@@ -128,7 +129,7 @@ async def test_a_process_that_dies_ends_every_open_call_at_once_as_broken(victim
         for stream in streams:
             await anext(stream)
         os.kill(mine, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             for stream in streams:
                 with pytest.raises(Broken, match=r"process died \(killed by SIGKILL\)"):
                     async for _ in stream:

@@ -14,6 +14,8 @@ from tests.e2e.server import Server, wait_until
 NUM_STALLED = 50
 NUM_IDLE = 1000
 STALLED_S = 2.0
+NOT_HELD_UP_S = 20.0
+"""Until /health answers, on a machine that other tests keep busy; those who take nothing hold on for ever."""
 MEGABYTE = 1 << 20
 LARGE_STREAM = {
     "text": "x",
@@ -53,12 +55,12 @@ def test_readers_that_take_nothing_are_dropped_and_were_never_buffered_for_ever(
         for reader in readers:
             reader.sendall(_request(LARGE_STREAM))
         most = before
-        num_left, ends_s = NUM_STALLED, time.monotonic() + 90
+        num_left, ends_s = NUM_STALLED, time.monotonic() + 180
         while num_left:
             assert time.monotonic() < ends_s, f"{num_left} readers that take nothing are still served"
             began_s = time.monotonic()
             assert server.get("/health").status == 200
-            assert time.monotonic() - began_s < 5
+            assert time.monotonic() - began_s < NOT_HELD_UP_S
             most = max(most, server.resident_bytes()["runtime"])
             # Those who came first may be gone before the last one is in.
             num_begun = round(server.metric("axil_requests_total")) - 1
@@ -79,11 +81,11 @@ def test_a_thousand_requests_that_wait_leave_the_server_healthy(start: Callable[
     with ExitStack() as stack:
         for _ in range(NUM_IDLE):
             _connected(server, stack).sendall(_request(body))
-        wait_until(lambda: server.metric("axil_http_open_requests") > 0.9 * NUM_IDLE, "the crowd is in", within_s=60)
+        wait_until(lambda: server.metric("axil_http_open_requests") > 0.9 * NUM_IDLE, "the crowd is in", within_s=120)
         began_s = time.monotonic()
         assert server.get("/health").status == 200
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < NOT_HELD_UP_S
         grown = server.resident_bytes()["runtime"] - before
         assert grown < 100 * MEGABYTE, f"{grown / MEGABYTE:.0f} MB"
-    wait_until(lambda: server.metric("axil_http_open_requests") == 0, "those who left are gone", within_s=60)
+    wait_until(lambda: server.metric("axil_http_open_requests") == 0, "those who left are gone", within_s=120)
     server.assert_idle_and_whole()

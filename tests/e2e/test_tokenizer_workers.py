@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.e2e.server import Server, wait_until
 from tests.e2e.test_processes import OpenStream
 from tests.e2e.tiny_model import write_tiny_model
@@ -35,17 +36,10 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def server(flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("workers"), *flags)
     try:
-        yield _all_ready(server)
+        yield server.wait_ready()
         assert server.stop() == 0
     finally:
         server.stop()
-
-
-def _all_ready(server: Server) -> Server:
-    """One that is ready answers while the others still start; the address is only told when all are."""
-    server.wait_ready()
-    wait_until(lambda: "axil serves" in server.log, "all tokenizers ready")
-    return server
 
 
 def _tokenizers(server: Server) -> list[int]:
@@ -71,7 +65,7 @@ def test_an_id_is_taken_and_aborted_whichever_tokenizer_has_it(server: Server) -
     assert stream.ended_s is None
     assert {server.get("/drain").json["open_requests"] for _ in range(ASKED)} == {1}
     assert server.post("/abort_request", {"rid": "mine"}).json == {"aborted": 1}
-    stream.thread.join(20)
+    stream.thread.join(DEADLINE_S)
     assert b'"abort"' in stream.received
     server.assert_idle_and_whole()
 
@@ -86,16 +80,16 @@ def test_a_drain_holds_for_all_tokenizers_until_it_ends(server: Server) -> None:
 def test_when_a_tokenizer_is_killed_the_others_answer_what_is_open_and_the_server_ends(
     start: Start, flags: tuple[str, ...]
 ) -> None:
-    server = _all_ready(start(*flags))
+    server = start(*flags).wait_ready()
     streams = [OpenStream(server) for _ in range(ASKED)]
     os.kill(_tokenizers(server)[0], signal.SIGKILL)
     for stream in streams:
-        stream.thread.join(20)
+        stream.thread.join(DEADLINE_S)
         assert stream.ended_s is not None
     answered = [stream for stream in streams if b"the tokenizer 1 process died" in stream.received]
     assert answered
     assert all(b"[DONE]" in stream.received for stream in answered)
-    assert server.process.wait(20) == 1
+    assert server.process.wait(DEADLINE_S) == 1
     assert "the tokenizer 1 died (killed by SIGKILL)" in server.log
     wait_until(lambda: not _left(server), "the run directory is gone")
 

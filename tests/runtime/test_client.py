@@ -8,6 +8,7 @@ import pytest
 
 from runtime import client as client_module
 from runtime.process import break_all
+from tests.deadline import DEADLINE_S
 from tests.fakes import Script, Server, text_ids
 from wire.messages.encoding import ids_to_bytes
 from wire.messages.to_scheduler import Finish, Submit
@@ -30,7 +31,7 @@ async def test_when_a_process_dies_open_requests_are_500_and_new_ones_503(
         await _submitted(server, f"r{i}")
     flush = asyncio.create_task(http.post("/health"))
     break_all(server.client, "the scheduler process died (killed by SIGKILL). Start the server again.")
-    for response in await asyncio.wait_for(asyncio.gather(*asked), 3):
+    for response in await asyncio.wait_for(asyncio.gather(*asked), DEADLINE_S):
         assert response.status == 500
         assert "scheduler process died (killed by SIGKILL)" in (await response.json())["error"]["message"]
     (await flush).close()

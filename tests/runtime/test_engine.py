@@ -17,6 +17,7 @@ from runtime.engine_loop import EngineLoop, TextParts
 from runtime.engine_wishes import Chat, Wish, wishes_of
 from runtime.launch import StartFailed
 from runtime.room import Room
+from tests.deadline import DEADLINE_S
 from tests.fakes import FakeScheduler, Script, running_server, submitted_ids, text_ids, write_model_dir
 from wire.errors import Broken, Refused, Unavailable
 from wire.messages.to_scheduler import Cancel, Submit
@@ -71,7 +72,9 @@ async def test_prompts_wait_until_their_tokens_have_room_and_the_longest_may_go_
     async with fake_calls(tmp_path, room=Room(max_requests=100, max_tokens=5)) as (calls, scheduler):
         scheduler.script = lambda _: Script(text_ids("ab"))
         prompts = ["aaa", "bbb", "c" * 40]
-        completions = await asyncio.wait_for(calls.complete_all([wish(each) for each in prompts], lambda _: None), 10)
+        completions = await asyncio.wait_for(
+            calls.complete_all([wish(each) for each in prompts], lambda _: None), DEADLINE_S
+        )
         assert [samples[0].text for samples in completions] == ["ab"] * 3
         submitted = [message for message in scheduler.received if isinstance(message, Submit)]
         assert len(submitted) == 3

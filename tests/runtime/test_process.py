@@ -20,12 +20,12 @@ import pytest
 
 from runtime.config import HttpConfig, TokenizerLaunch
 from runtime.port import bound
+from tests.deadline import DEADLINE_S
 from tests.fakes import FakeScheduler, Script, write_model_dir
 from wire.child import Failed, PeerDied, Shutdown, Started, Status, decode_status, to_line
 from wire.messages.to_scheduler import Cancel, Submit
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 20
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ async def test_when_a_peer_dies_open_requests_get_an_error_at_once_and_it_exits_
         async with aiohttp.ClientSession(await child.address()) as http:
             stream = await _begun(child, http)
             child.tell(PeerDied(process="model runner", exit_status="killed by SIGKILL", last_words="out of memory"))
-            rest = await asyncio.wait_for(stream.read(), 3)
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
             assert b'"error"' in rest
             assert b"model runner process died (killed by SIGKILL)" in rest
             assert b"out of memory" in rest
@@ -216,7 +216,7 @@ async def test_a_shutdown_ends_what_is_still_open_after_its_grace(tmp_path: Path
         async with aiohttp.ClientSession(await child.address()) as http:
             stream = await _begun(child, http, rid="long")
             child.tell(Shutdown(grace_s=0.1))
-            rest = await asyncio.wait_for(stream.read(), 3)
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
             assert b"the server is stopping" in rest
             assert await child.exit_status() == 0
         assert await child.scheduler.received_where(lambda message: message == Cancel(request_id="long"))
@@ -229,7 +229,7 @@ async def test_when_the_launcher_goes_open_requests_get_an_error_and_it_exits(tm
             stream = await _begun(child, http)
             assert child.process.stdin is not None
             child.process.stdin.close()
-            rest = await asyncio.wait_for(stream.read(), 3)
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
             assert b"launcher process died" in rest
             assert await child.exit_status() == 1
 
@@ -241,7 +241,7 @@ async def test_a_frame_that_is_no_message_ends_open_requests_and_the_process(tmp
             stream = await _begun(child, http)
             await child.scheduler.received_where(lambda message: isinstance(message, Submit))
             await child.scheduler.send_raw(b"\xc1")
-            rest = await asyncio.wait_for(stream.read(), 3)
+            rest = await asyncio.wait_for(stream.read(), DEADLINE_S)
             assert b"the link to the scheduler broke" in rest
             assert await child.exit_status() == 1
 

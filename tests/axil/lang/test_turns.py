@@ -1,6 +1,7 @@
 import asyncio
 
 from axil.lang.turns import Turns
+from tests.deadline import DEADLINE_S
 
 
 async def test_a_turn_cancelled_before_its_task_runs_again_is_not_lost() -> None:
@@ -21,7 +22,7 @@ async def test_a_turn_cancelled_before_its_task_runs_again_is_not_lost() -> None
     asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, waiting.cancel)
     await asyncio.gather(first, waiting, return_exceptions=True)
     released.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         await hold(released, "c")
     assert turns.num_open == 0
 
@@ -39,6 +40,6 @@ async def test_turns_survive_cancels_at_every_moment() -> None:
             await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*tasks, return_exceptions=True)
         assert turns.num_open == 0

@@ -46,7 +46,7 @@ def test_a_long_text_in_one_line_takes_no_time() -> None:
     words = " ".join(f"word{i}" for i in range(50_000))
     start = time.perf_counter()
     found = differences(f"at 18:00:31 {words}", f"at 18:01:05 {words}")
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 30  # where it is not linear, it takes hours
     assert found is not None
     assert [(each.kind, each.one, each.other) for each in found] == [("timestamp", "18:00:31", "18:01:05")]
 

@@ -6,6 +6,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.fakes import Server, submitted_ids
 from wire.messages.to_scheduler import Control, Submit
 
@@ -68,7 +69,7 @@ async def test_a_flush_with_a_timeout_waits_until_no_request_is_under_way(
             return response.status, await response.text()
 
     task = asyncio.create_task(flushed())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while len(server.scheduler.received) < num_before + 2:  # it has asked, and was told to wait
             await asyncio.sleep(0)
     assert not task.done()

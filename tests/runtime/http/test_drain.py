@@ -7,10 +7,9 @@ import asyncio
 import aiohttp
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.fakes import Script, Server
 from wire.messages.to_scheduler import Submit
-
-DEADLINE_S = 10
 
 
 async def _begun(http: aiohttp.ClientSession, *, path: str = "/generate") -> aiohttp.ClientResponse:

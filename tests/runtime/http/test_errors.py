@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from runtime.config import HttpConfig
+from tests.deadline import DEADLINE_S
 from tests.fakes import Script, Server, running_server
 from wire.messages.to_scheduler import Cancel, Submit
 from wire.messages.to_tokenizer import Refused, Stats
@@ -178,7 +179,7 @@ async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(
     async with running_server(tmp_path, config=config) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
-        assert b" 413 " in await asyncio.wait_for(reader.readline(), 5)
+        assert b" 413 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
         writer.close()
 
 
@@ -292,7 +293,7 @@ async def test_health_is_false_when_the_scheduler_says_what_hangs(server: Server
 
 
 async def test_an_answer_that_takes_longer_than_it_may_ends_with_an_error(tmp_path: Path) -> None:
-    config = HttpConfig(port=0, request_timeout=0.05)
+    config = HttpConfig(port=0, request_timeout=0.5)
     async with running_server(tmp_path, config=config) as server, aiohttp.ClientSession(server.url) as http:
         server.scheduler.script = lambda _: Script(is_held=True)
         async with http.post("/generate", json={"text": "x", "rid": "late"}) as response:
@@ -306,9 +307,16 @@ async def test_an_answer_that_takes_longer_than_it_may_ends_with_an_error(tmp_pa
             assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "deadline_exceeded"
             assert done == b"data: [DONE]"
         server.scheduler.script = lambda _: Script()
-        async with http.post("/generate", json={"text": "x"}) as response:
-            assert response.status == 200
+        async with asyncio.timeout(DEADLINE_S):
+            while not await _is_answered(http):  # on a busy machine an answer may take too long by itself
+                pass
         assert server.client.num_open == 0
+
+
+async def _is_answered(http: aiohttp.ClientSession) -> bool:
+    async with http.post("/generate", json={"text": "x"}) as response:
+        assert response.status in {200, 504}
+        return response.status == 200
 
 
 async def test_a_chat_with_a_token_that_the_model_does_not_know_is_refused(

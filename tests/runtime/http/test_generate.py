@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.config import HttpConfig
+from tests.deadline import DEADLINE_S
 from tests.fakes import BOS, EOS, Script, Server, running_server, submitted_ids, text_ids
 from wire.messages.to_scheduler import Cancel, Finish, Submit
 
@@ -84,7 +85,7 @@ async def test_every_network_write_holds_whole_data_lines(server: Server) -> Non
     body = json.dumps({"text": "x", "stream": True}).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + body)
-    raw = await asyncio.wait_for(reader.read(), 5)
+    raw = await asyncio.wait_for(reader.read(), DEADLINE_S)
     writer.close()
     rest = raw.partition(b"\r\n\r\n")[2]
     while True:

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.deadline import DEADLINE_S
 from tests.fakes import Script, Server, text_ids
 from wire.messages.to_scheduler import Cancel
 
@@ -60,7 +61,7 @@ async def test_http_1_0_gets_the_events_without_chunks_and_the_end_of_the_connec
     server.scheduler.script = lambda _: Script(text_ids("hello"))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(_post("/v1/completions", {"prompt": "x", "stream": True}, version="1.0"))
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
     writer.close()
     events = _events(answer.partition(b"\r\n\r\n")[2])
     assert events[-1] == b"data: [DONE]"
@@ -83,7 +84,7 @@ async def test_a_client_that_reads_slowly_gets_everything_in_fewer_events(server
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         received = b""
         while not received.endswith(b"0\r\n\r\n"):
-            received += await asyncio.wait_for(loop.sock_recv(connection, 1 << 20), 10)
+            received += await asyncio.wait_for(loop.sock_recv(connection, 1 << 20), DEADLINE_S)
     events = _events(_unchunked(received.partition(b"\r\n\r\n")[2]))
     last = json.loads(events[-2].removeprefix(b"data: "))
     assert last["output_ids"] == output
@@ -143,7 +144,7 @@ async def test_a_client_that_leaves_as_the_stream_begins_is_counted_and_leaves_n
     monkeypatch.setattr(web.StreamResponse, "prepare", into_nothing)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(_post("/generate", {"text": "x", "stream": True}))
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
     writer.close()
     async with aiohttp.ClientSession(server.url) as http, http.get("/metrics") as response:
         assert 'route="/generate",status="499"} 1.0' in await response.text()

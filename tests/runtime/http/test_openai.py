@@ -9,6 +9,7 @@ import aiohttp
 import openai
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.fakes import BOS, CHAT_TEMPLATE, END_OF_TURN, EOS, Script, Server, running_server, submitted_ids, text_ids
 from wire.messages.to_scheduler import Cancel, Finish, Submit
 
@@ -252,7 +253,7 @@ async def test_an_error_after_the_first_chunk_is_a_frame_of_the_stream(server: S
     ):
         assert response.status == 200
         server.scheduler.release()
-        raw = await asyncio.wait_for(response.read(), 5)
+        raw = await asyncio.wait_for(response.read(), DEADLINE_S)
     *_, error, done, _ = raw.split(b"\n\n")
     assert done == b"data: [DONE]"
     assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
