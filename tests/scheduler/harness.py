@@ -23,6 +23,8 @@ from wire.sampling import Grammar, SamplingParams
 
 CLIENT = ClientId(b"client")
 GRAMMAR = Grammar(source="start: x", field="regex")
+DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
+"""A prompt for tests that share one."""
 
 
 @dataclass(slots=True)
@@ -146,3 +148,8 @@ def make_harness(
     )
     state = make_state(config or SchedulerConfig(max_running=8), limits, page_tokens=page_tokens)
     return Harness(state, FakeRunner(num_pages, page_tokens))
+
+
+def chunk_lengths(plan: StepPlan) -> list[int]:
+    """The tokens of each chunk of a plan."""
+    return [len(bytes_to_ids(chunk.token_ids)) for chunk in plan.chunks]

@@ -13,8 +13,6 @@ from wire.messages.encoding import ids_to_bytes
 from wire.messages.to_scheduler import Submit
 from wire.messages.to_tokenizer import Refused
 
-DOCUMENT = [(i * i + 3) % 50 for i in range(400)]
-
 
 def test_a_bias_on_an_id_outside_the_vocabulary_is_refused() -> None:
     harness = make_harness()
