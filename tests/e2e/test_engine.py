@@ -88,10 +88,10 @@ async def test_a_stream_that_is_left_and_a_call_that_is_cancelled_free_their_pla
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    client = engine._loop.parts.result().generator.client
+    client = engine._running.loop.parts.result().generator.client
     async with asyncio.timeout(30):  # they would have run for minutes
         while True:
-            reply = await asyncio.wrap_future(engine._loop.call(lambda: client.control("stats")))
+            reply = await asyncio.wrap_future(engine._running.loop.call(lambda: client.control("stats")))
             if reply.stats is not None and reply.stats.num_running + reply.stats.num_waiting == 0:
                 break
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import axil
-import runtime.engine
+import runtime.engine_running
 from runtime.config import MODULES
 from runtime.engine_calls import EngineCalls
 from runtime.engine_loop import EngineLoop, TextParts
@@ -246,7 +246,7 @@ def test_a_wrong_setting_is_named_before_anything_starts(
 @pytest.fixture
 def fake_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model directory, with processes that are fakes and temporary files of this test's own."""
-    monkeypatch.setattr(runtime.engine, "MODULES", dict.fromkeys(MODULES, "tests.runtime.fake_child"))
+    monkeypatch.setattr(runtime.engine_running, "MODULES", dict.fromkeys(MODULES, "tests.runtime.fake_child"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("FAKE_RECORD", str(tmp_path / "record"))
     temporary = tmp_path / "tmp"
