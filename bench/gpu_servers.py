@@ -9,21 +9,18 @@ import asyncio
 import http.client
 import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 
-from bench.client import Client, connected
+from bench.client import connected
 from bench.command import CannotMeasure
+from bench.decoding import asked, batch_rate, ttft_s
 from bench.gpu_steps import Figure
-from bench.ladder import decode_rate
 from bench.server import Server, free_port, health, launched, started
-from bench.summary import Answer, Failure
 
 OUTPUT_TOKENS = 128
 READY_S = 600.0
-REQUEST_S = 600.0
 COMMANDS = {
     "vllm": ["vllm.entrypoints.openai.api_server", "--model"],
     "sglang": ["sglang.launch_server", "--model-path"],
@@ -83,32 +80,9 @@ async def _measured(
         for context in contexts:
             prompts = [tuple(draw.randrange(100, num_ids) for _ in range(context)) for _ in range(max(batches))]
             for kind in ("cold", "warm"):
-                answer = await _asked(client, prompts[0], 2)
-                assert answer.ttft_s is not None, "it gave text"
-                figures.append(Figure(name=f"TTFT {kind} {context}", value=1000 * answer.ttft_s, unit="ms"))
+                answer = await asked(client, prompts[0], max_tokens=2)
+                figures.append(Figure(name=f"TTFT {kind} {context}", value=1000 * ttft_s(answer), unit="ms"))
             for batch in batches:
-                rate = await _rate(client, prompts[:batch])
+                rate = await batch_rate(client, prompts[:batch], num_tokens=OUTPUT_TOKENS)
                 figures.append(Figure(name=f"decode {context} x {batch}", value=1000 * batch / rate, unit="ms"))
     return figures
-
-
-async def _rate(client: Client, prompts: Sequence[tuple[int, ...]]) -> float:
-    # Cached first, so that all rows begin together.
-    await asyncio.gather(*(_asked(client, prompt, 1) for prompt in prompts))
-    arrivals: list[list[float]] = [[] for _ in prompts]
-    answers = await asyncio.gather(
-        *(_asked(client, prompt, OUTPUT_TOKENS, times) for prompt, times in zip(prompts, arrivals, strict=True))
-    )
-    return decode_rate(arrivals, [answer.completion_tokens for answer in answers])
-
-
-async def _asked(
-    client: Client, prompt: tuple[int, ...], max_tokens: int, arrivals: list[float] | None = None
-) -> Answer:
-    times = [] if arrivals is None else arrivals
-    answer = await client.complete(
-        prompt, max_tokens=max_tokens, timeout_s=REQUEST_S, on_text=lambda: times.append(time.perf_counter())
-    )
-    if isinstance(answer, Failure):
-        raise CannotMeasure(f"a request failed: {answer.kind}: {answer.detail}")
-    return answer

@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from bench import results, summary
-from bench.client import Client, connected
-from bench.command import CannotMeasure, count, exit_status, parser_of
+from bench.client import connected
+from bench.command import count, exit_status, parser_of
+from bench.decoding import asked, batch_rate, ttft_s
 from bench.processes import resident_mb
 from bench.server import add_launch_flags, launched
-from bench.summary import Answer, Failure
 from model_runner.host import usable_cores
 from model_runner.kernel_choice import load_library
 from model_runner.ladder import measure_ceilings
@@ -29,7 +29,6 @@ PREFILLED = ("bf16", "int8")
 PREFILL_TOKENS = 512
 CACHED_TOKENS = 2048
 FIRST_ID, NUM_IDS = 1000, 20_000
-REQUEST_S = 600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,74 +64,24 @@ async def measure(url: str, weights: str, args: argparse.Namespace, *, started: 
     ids = _ids()
     figures: dict[str, float] = {}
     async with connected(url, None) as client:
-        await _asked(client, _prompt(ids, 16), max_tokens=1)
+        await asked(client, _prompt(ids, 16), max_tokens=1)
         if weights == "bf16":
             figures["start_to_first_answer_s"] = time.perf_counter() - started
             figures["resident_mb"] = resident_mb("model_runner.process")
         for context in args.contexts:
             for batch in args.batches:
                 prompts = [_prompt(ids, context) for _ in range(batch)]
-                rate = await _decode_rate(client, prompts, args.output_tokens)
+                rate = await batch_rate(client, prompts, num_tokens=args.output_tokens)
                 figures[f"decode_{weights}_ctx{context}_b{batch}_tok_s"] = rate
         if weights in PREFILLED:
-            answer = await _asked(client, _prompt(ids, PREFILL_TOKENS), max_tokens=2)
-            figures[f"prefill_{weights}_tok_s"] = PREFILL_TOKENS / _ttft_s(answer)
+            answer = await asked(client, _prompt(ids, PREFILL_TOKENS), max_tokens=2)
+            figures[f"prefill_{weights}_tok_s"] = PREFILL_TOKENS / ttft_s(answer)
         if weights == "bf16":
             prefix = _prompt(ids, CACHED_TOKENS)
-            await _asked(client, prefix, max_tokens=1)
-            answer = await _asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2)
-            figures["prefill_bf16_behind_2k_tok_s"] = PREFILL_TOKENS / _ttft_s(answer)
+            await asked(client, prefix, max_tokens=1)
+            answer = await asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2)
+            figures["prefill_bf16_behind_2k_tok_s"] = PREFILL_TOKENS / ttft_s(answer)
     return figures
-
-
-def decode_rate(arrivals: Sequence[Sequence[float]], num_tokens: Sequence[int]) -> float:
-    """Tokens a second between the last row's first piece and the first row's last; a piece may hold several tokens.
-
-    Raises:
-        CannotMeasure: the rows never all decode at once.
-    """
-    begin, end = max(times[0] for times in arrivals), min(times[-1] for times in arrivals)
-    if end <= begin:
-        raise CannotMeasure("one row ended before another began; raise --output-tokens")
-    tokens = sum(
-        count * sum(begin < at <= end for at in times) / len(times)
-        for times, count in zip(arrivals, num_tokens, strict=True)
-    )
-    return tokens / (end - begin)
-
-
-async def _decode_rate(client: Client, prompts: Sequence[tuple[int, ...]], num_tokens: int) -> float:
-    arrivals: list[list[float]] = [[] for _ in prompts]
-    # The same prompts once more, found cached: rows begin together then.
-    for prompt in prompts:
-        await _asked(client, prompt, max_tokens=1)
-    answers = await asyncio.gather(
-        *(
-            _asked(client, prompt, max_tokens=num_tokens, arrivals=times)
-            for prompt, times in zip(prompts, arrivals, strict=True)
-        )
-    )
-    if any(len(times) < 2 for times in arrivals):
-        raise CannotMeasure("an answer came in one piece; raise --output-tokens")
-    return decode_rate(arrivals, [answer.completion_tokens for answer in answers])
-
-
-async def _asked(
-    client: Client, prompt: tuple[int, ...], *, max_tokens: int, arrivals: list[float] | None = None
-) -> Answer:
-    times = [] if arrivals is None else arrivals
-    answer = await client.complete(
-        prompt, max_tokens=max_tokens, timeout_s=REQUEST_S, on_text=lambda: times.append(time.perf_counter())
-    )
-    if isinstance(answer, Failure):
-        raise CannotMeasure(f"a request failed: {answer.kind}: {answer.detail}")
-    return answer
-
-
-def _ttft_s(answer: Answer) -> float:
-    if answer.ttft_s is None:
-        raise CannotMeasure("a prefill gave no text")
-    return answer.ttft_s
 
 
 def _ids() -> Iterator[int]:

@@ -27,6 +27,10 @@ class Row:
     shared: int = 0
 
 
+MIXED = [Row(34, 1), Row(48, 1, shared=32), Row(0, 33), Row(40, 9), Row(32, 1, shared=32), Row(0, 1)]
+"""Two decode rows and four prefills, some behind pages of the first row."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A batch whose prefixes lie in the pool, and for each layer q, the new k and v, and what must come out."""

@@ -13,11 +13,10 @@ from model_runner.attention.flashinfer_backend import FlashInferAttention
 from model_runner.attention.flashinfer_wrappers import MIN_WORKSPACE_BYTES, workspace_bytes
 
 from .devices import CPU, type_on
-from .paged_cases import Row, assert_attends, make_case, make_spec
+from .paged_cases import MIXED, Row, assert_attends, make_case, make_spec
 from .reference_kernels import Call, reference_kernels
 
 BORDERS = [Row(0, 1), Row(0, 16), Row(0, 17), Row(15, 1), Row(16, 1), Row(15, 2), Row(16, 16), Row(31, 2), Row(1, 47)]
-MIXED = [Row(34, 1), Row(48, 1, shared=32), Row(0, 33), Row(40, 9), Row(32, 1, shared=32), Row(0, 1)]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 

@@ -26,12 +26,11 @@ from wire.sampling import SamplingParams
 from .bed import Bed, assert_same, greedy
 from .conftest import load_directory, save_tiny
 from .devices import CPU, DEVICES
-from .paged_cases import Row, assert_attends, assert_layer, make_case, make_spec
+from .paged_cases import MIXED, Row, assert_attends, assert_layer, make_case, make_spec
 
 ROOT = Path(__file__).parents[2]
 H100_SHARED_BYTES = 227 << 10
 BORDERS = [Row(length - 1, 1) for length in (1, 2, 15, 16, 17, 31, 32, 33)] + [Row(0, 16), Row(16, 16), Row(31, 1)]
-MIXED = [Row(34, 1), Row(48, 1, shared=32), Row(0, 33), Row(40, 9), Row(32, 1, shared=32), Row(0, 1)]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 

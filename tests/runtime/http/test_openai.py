@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -14,12 +13,6 @@ from tests.fakes import BOS, CHAT_TEMPLATE, END_OF_TURN, EOS, Script, Server, ru
 from wire.messages.to_scheduler import Cancel, Finish, Submit
 
 USER = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 async def _submitted(server: Server) -> Submit:

@@ -24,12 +24,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield running
 
 
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 async def test_a_call_comes_as_a_call(server: Server, client: openai.AsyncOpenAI) -> None:
     answers(server.scheduler, f"{THOUGHT}Let me look.\n{CALL}")
     answer = await client.chat.completions.create(**WISH)

@@ -25,12 +25,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield running
 
 
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 async def test_a_text_is_answered(server: Server, client: openai.AsyncOpenAI) -> None:
     answers(server.scheduler, "Yes.")
     response = await client.responses.create(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench.command import CannotMeasure
-from bench.ladder import decode_rate
+from bench.decoding import decode_rate
 
 
 def test_tokens_count_between_the_last_beginning_and_the_first_end() -> None:
@@ -15,5 +15,5 @@ def test_tokens_count_between_the_last_beginning_and_the_first_end() -> None:
 
 
 def test_rows_that_never_decode_together_are_not_measured() -> None:
-    with pytest.raises(CannotMeasure, match="--output-tokens"):
+    with pytest.raises(CannotMeasure, match="more tokens"):
         decode_rate([[0.0, 1.0], [2.0, 3.0]], [2, 2])
