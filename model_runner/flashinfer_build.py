@@ -26,7 +26,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 
-_OTHERS = ("rope", "activation", "norm", "sampling")
+_KINDS = ("attention", "rope", "activation", "norm", "sampling")
 _LOADS = "import sys, tvm_ffi; [tvm_ffi.load_module(sys.argv[1]).get_function(name) for name in sys.argv[2:]]"
 
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--head-dim", action="append", type=int, choices=(64, 128, 256), help="default: 64")
     parser.add_argument("--window", action="store_true", help="also for layers with a sliding window")
     parser.add_argument("--softcap", action="store_true", help="for models whose scores are capped, instead")
-    parser.add_argument("--leave-out", action="append", default=[], choices=_OTHERS, help="a kind of module")
+    parser.add_argument("--leave-out", action="append", default=[], choices=_KINDS, help="a kind of module")
     parser.add_argument("--include", action="append", default=[], type=Path, help="a folder of headers")
     parser.add_argument("--cache", type=Path, help="where FlashInfer compiles (default: its own cache)")
     parser.add_argument("--jobs", type=int, default=1, help="compilers at once (default: 1)")
@@ -90,7 +90,7 @@ def _specs(args: argparse.Namespace) -> Iterator[tuple[Any, tuple[str, ...]]]:
     from flashinfer.jit import activation, norm, rope, sampling
     from flashinfer.jit.attention import gen_batch_prefill_module
 
-    for name in args.dtype or ["bfloat16"]:
+    for name in () if "attention" in args.leave_out else args.dtype or ["bfloat16"]:
         dtype = getattr(torch, name)
         for head_dim in args.head_dim or [64]:
             for has_window in (False, True) if args.window else (False,):

@@ -93,13 +93,16 @@ class PromptScorer:
                 continue
             behind = int(batch.qo_indptr[b]) - 1 - int(batch.prefix_lens[b])
             entries: list[bytes] = []
+            is_usable = True
             for start in range(first, stop, _SLICE_TOKENS):
                 end = min(start + _SLICE_TOKENS, stop)
+                # Also behind an unusable slice: all ranks call for the same ones, and only the first sees what comes.
                 logits_NV = logits(hidden_TD[behind + start : behind + end])
-                if not logits_NV.amax(dim=-1).isfinite().all():
-                    broken.append(row)
-                    break
-                targets = torch.from_numpy(wanted.prompt_ids[start:end])
-                entries += pack_rows(logits_NV, targets, [wanted.sampling] * (end - start))
+                is_usable = is_usable and bool(logits_NV.amax(dim=-1).isfinite().all())
+                if is_usable:
+                    targets = torch.from_numpy(wanted.prompt_ids[start:end])
+                    entries += pack_rows(logits_NV, targets, [wanted.sampling] * (end - start))
+            if not is_usable:
+                broken.append(row)
             scored.append(PromptLogprobs(row=row, first=first, entries=tuple(entries)))
         return tuple(scored), tuple(broken)

@@ -9,6 +9,8 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, assert_never
 
@@ -45,9 +47,10 @@ def main() -> None:
     process_log.configure("runner" if launch.config.tensor_parallel == 1 else f"runner {rank}")
     child.watch(_end_at_once, run_dir=launch.run_dir)
     try:
-        loaded = load(
-            launch, lambda done, total: child.tell(Progress(what="weights", done=done, total=total, unit="B"))
-        )
+        with _first_rank_speaks(rank):
+            loaded = load(
+                launch, lambda done, total: child.tell(Progress(what="weights", done=done, total=total, unit="B"))
+            )
     except RankLost as error:
         _wait_for_the_end(error)
         child.tell(Failed(message=str(error)))
@@ -81,6 +84,17 @@ def main() -> None:
         _exit(1)
     log.info("stop steps=%d", loaded.runner.num_steps)
     _exit(os.EX_OK)
+
+
+@contextmanager
+def _first_rank_speaks(rank: int) -> Iterator[None]:
+    """While they load all ranks have the same to say, so only the first one says it; errors are each one's own."""
+    if rank:
+        logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _why_it_failed(error: Exception) -> str:

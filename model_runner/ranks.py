@@ -42,8 +42,11 @@ class Ranks(Protocol):
     def summed(self, x: Tensor) -> Tensor:
         """The sum over all ranks; may overwrite its argument."""
 
-    def joined(self, x_BX: Tensor, num_columns: int) -> Tensor:
-        """All ranks' columns side by side, `num_columns` in all, cut into equal stretches but for the last ones."""
+    def joined_on_first(self, x_BX: Tensor, num_columns: int) -> Tensor:
+        """On rank 0 all ranks' columns side by side, `num_columns` in all, cut into equal stretches but the last ones.
+
+        On the others zeros of that shape, not to be written to: what it stands for is of no use there.
+        """
 
     def take_first_(self, x: Tensor) -> None:
         """Overwrite `x` with that of rank 0."""
@@ -62,7 +65,7 @@ class Alone:
         """It is the sum."""
         return x
 
-    def joined(self, x_BX: Tensor, num_columns: int) -> Tensor:
+    def joined_on_first(self, x_BX: Tensor, num_columns: int) -> Tensor:
         """It is all."""
         return x_BX
 
@@ -98,11 +101,15 @@ class Group:
                 total.add_(other)
             return total
 
-    def joined(self, x_BX: Tensor, num_columns: int) -> Tensor:
-        """All ranks' columns side by side."""
+    def joined_on_first(self, x_BX: Tensor, num_columns: int) -> Tensor:
+        """On rank 0 all ranks' columns side by side; zeros on the others, which send theirs and get none."""
         stretch = -(-num_columns // self.num_ranks)
+        own = F.pad(x_BX, (0, stretch - x_BX.shape[-1])).contiguous()
+        columns = [torch.empty_like(own) for _ in range(self.num_ranks)] if self.rank == 0 else None
         with _named():
-            columns = self._all(F.pad(x_BX, (0, stretch - x_BX.shape[-1])))
+            dist.gather(own, columns, dst=0)
+        if columns is None:
+            return x_BX.new_zeros(()).expand(len(x_BX), num_columns)
         return torch.cat(columns, dim=-1)[..., :num_columns].contiguous()
 
     def take_first_(self, x: Tensor) -> None:

@@ -119,11 +119,10 @@ class Decoder:
         return hidden_TD if mlp_TD is None else hidden_TD.add_(mlp_TD)
 
     def logits(self, hidden_BD: Tensor) -> Tensor:
-        """Logits [B, V] in float32 of the given hidden states."""
+        """Logits [B, V] of the given hidden states, in float32; zeros on ranks behind the first, which chooses."""
         own_BX = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
-        logits_BV = self.ranks.joined(own_BX, self.vocabulary)
         cap = self.config.final_softcap
-        return logits_BV if cap is None else self.ops.softcapped(logits_BV, cap)
+        return self.ranks.joined_on_first(own_BX if cap is None else self.ops.softcapped(own_BX, cap), self.vocabulary)
 
     def _whole(self, backend: AttentionBackend[Any]) -> WholeLayers | None:
         """All layers in one call, where ops and attention have that."""

@@ -29,6 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         started.stop()
 
 
+def test_what_all_ranks_would_say_is_said_once(server: Server) -> None:
+    assert server.log.count("the KV pool holds") == 1
+
+
 def test_three_ranks_give_the_greedy_tokens_of_one(server: Server, shared_server: Server) -> None:
     for prompt in PROMPTS:
         answers = [one.generate(prompt, max_new_tokens=24) for one in (server, shared_server)]

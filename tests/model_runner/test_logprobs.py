@@ -79,3 +79,21 @@ def test_a_prompt_whose_logprobs_are_no_numbers_breaks(tiny: Decoder) -> None:
     finally:
         tiny.embedding[poison] = before
     assert output.broken
+
+
+def test_the_logits_that_are_asked_for_do_not_depend_on_their_numbers(
+    tiny: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several ranks compute them together, and only the first one sees the numbers.
+    asked: list[int] = []
+    compute = Decoder.logits
+    monkeypatch.setattr(Decoder, "logits", lambda model, x: (asked.append(len(x)), compute(model, x) * factor)[1])
+    params = SamplingParams(temperature=0.0, seed=0, num_top_logprobs=0, prompt_logprobs_from=0)
+    seen = []
+    for factor in (1.0, float("nan")):
+        (output,) = Bed(tiny).generate([Prompt(PROMPT, params)], 1)
+        assert output.broken == (factor != 1.0)
+        seen.append(asked.copy())
+        asked.clear()
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > 2

@@ -84,6 +84,12 @@ def test_two_ranks_give_the_tokens_of_one(
             assert max(abs(a - b) for a, b in zip(logprobs, one.logprobs, strict=True)) <= TOLERANCE
 
 
+def test_logits_come_together_on_the_first_rank_only(directory: Path, two_ranks: dict[str, Any]) -> None:
+    first, second = (json.loads((directory / f"job.joined{rank}").read_text()) for rank in range(2))
+    assert first == 2 * [[1, 1, 1, 2, 2]]
+    assert second == 2 * [[0, 0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_in_the_kernels_a_prompt_in_chunks_gives_the_bits_of_one_in_one_piece_on_two_ranks_too(
     name: str, two_ranks: dict[str, Any]
