@@ -18,7 +18,7 @@ import tokenizers
 import zmq
 
 from bench.command import CannotMeasure
-from bench.processes import running
+from bench.processes import child_running
 from bench.words import WORDS
 from runtime.config import MODULES, HttpConfig, TokenizerLaunch
 from runtime.launch import Launch, StopAsked, wait_until_started
@@ -193,8 +193,7 @@ def _started(run_dir: Path) -> Iterator[tuple[str, PlayedScheduler]]:
         started = wait_until_started(launch, within_s=START_S, on_said=lambda _: None)
         if isinstance(started, StopAsked):
             raise CannotMeasure("a stop was asked for")
-        (tokenizer_process,) = running(MODULES[PART])
-        scheduler.process_id = tokenizer_process.pid
+        scheduler.process_id = child_running(MODULES[PART])
         yield str(started[PART]["address"]), scheduler
     finally:
         launch.kill()

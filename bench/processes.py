@@ -5,21 +5,20 @@ A process that ends while it is looked at is not there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psutil
 
 from bench.command import CannotMeasure
 
 
-def running(module: str) -> list[psutil.Process]:
-    """This process's descendants that run a module, as in `python -m MODULE`.
+def child_running(module: str) -> int:
+    """The process id of this process's own child that runs a module, as in `python -m MODULE`.
 
     Raises:
         CannotMeasure: there is none.
     """
-    found = [process for process in psutil.Process().children(recursive=True) if module in _words(process)]
-    if not found:
-        raise CannotMeasure(f"no process that this one has started runs {module}")
-    return found
+    return _running(module, psutil.Process().children())[0].pid
 
 
 def resident_mb(module: str) -> float:
@@ -28,7 +27,15 @@ def resident_mb(module: str) -> float:
     Raises:
         CannotMeasure: there is none.
     """
-    return sum(_resident_bytes(process) for process in running(module)) / 1e6
+    found = _running(module, psutil.Process().children(recursive=True))
+    return sum(_resident_bytes(process) for process in found) / 1e6
+
+
+def _running(module: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    found = [process for process in processes if module in _words(process)]
+    if not found:
+        raise CannotMeasure(f"no process that this one has started runs {module}")
+    return found
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -26,17 +26,18 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_child_is_found_by_the_module_that_it_runs(child: subprocess.Popen[bytes]) -> None:
-    assert [process.pid for process in processes.running(MODULE)] == [child.pid]
+    assert processes.child_running(MODULE) == child.pid
 
 
-def test_the_child_of_a_child_is_found_too() -> None:
+def test_the_memory_of_a_child_s_child_counts_though_it_is_no_child() -> None:
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-u', '-m', '{MODULE}', '0'])"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         try:
             assert child.stdout.readline()
-            (found,) = processes.running(MODULE)
-            assert found.ppid() == child.pid
+            assert processes.resident_mb(MODULE) > 1
+            with pytest.raises(CannotMeasure):
+                processes.child_running(MODULE)
         finally:
             for descendant in psutil.Process(child.pid).children():
                 descendant.kill()
@@ -50,7 +51,7 @@ def test_a_process_that_has_ended_is_not_there(child: subprocess.Popen[bytes]) -
     child.kill()
     child.wait()
     with pytest.raises(CannotMeasure, match=f"no process .* runs {MODULE}"):
-        processes.running(MODULE)
+        processes.child_running(MODULE)
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_not_there(
@@ -59,6 +60,6 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_there(
     seen = psutil.Process().children()
     child.kill()
     child.wait()
-    monkeypatch.setattr(psutil.Process, "children", lambda process, recursive: seen)
+    monkeypatch.setattr(psutil.Process, "children", lambda process, recursive=False: seen)
     with pytest.raises(CannotMeasure):
         processes.resident_mb(MODULE)
