@@ -8,6 +8,7 @@ from wire.messages.encoding import ids_to_bytes
 from wire.messages.to_runner import Admission
 from wire.messages.to_tokenizer import Miss, Reuse
 
+from . import prompt_logprobs
 from .draft import Draft
 from .fit import can_fit, lease_if_fits
 from .following import put_off
@@ -19,7 +20,7 @@ LOOK = 8
 """How many requests are tried in vain in one step."""
 
 LOOK_PUT_OFF = 32
-"""How many are put off in one step, to wait for a part of a page."""
+"""How many are put off in one step, to wait for a part of a page or for logprobs."""
 
 MAX_SKIPS = 16
 """How often others may be admitted past a request that does not fit, before pages are kept for it."""
@@ -34,7 +35,9 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
     if not queue or not state.free_rows:
         return
     for recalled in queue.leaders.drop(now_s=now_s, step=state.next_step):
-        queue.list_again(recalled)
+        if queue.get(recalled.request_id) is recalled:
+            prompt_logprobs.look_up(state, recalled)
+            queue.enlist(recalled)
     lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
     num_vain = num_put_off = 0
@@ -44,15 +47,15 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         if request is None:
             return
         tried.add(request.request_id)
+        if put_off(state, request, is_overdue=is_overdue):
+            num_put_off += 1
+            order = in_order(state, now_s=now_s)
+            continue
         matched_tokens = queue.matched_tokens(request)
         left_tokens = request.num_tokens - matched_tokens
         # Those with no more left are served first; what is left of the budget for this request?
         if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
-            continue
-        if not is_overdue and put_off(state, request):
-            num_put_off += 1
-            order = in_order(state, now_s=now_s)
             continue
         running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
         if running is not None:

@@ -1,13 +1,15 @@
-"""Whether a request that could start had better wait for a part of a page that another one is computing.
+"""Whether a request that could start had better wait for a part of a page, or for logprobs, that another one computes.
 
 Requests that fork from one answer share a few tokens behind it which nobody has computed when all of them arrive. Whole
-pages are waited for in any case; for less than one it must be worth it. Knows no order and no pages.
+pages are waited for in any case; for less than one it must be worth it. Who wants a prompt's logprobs has no use for
+pages alone: it waits for one that computes both. Knows no order and no pages.
 """
 
 from __future__ import annotations
 
+import math
+
 from .cost import Work
-from .leaders import Coming
 from .request import Request
 from .state import State
 
@@ -27,14 +29,30 @@ MOST_STEPS = 4
 """So many steps are waited for one page at most: one in flight, one of the leader's that begins, and one to spare."""
 
 
-def put_off(state: State, request: Request) -> bool:
-    """Take a request out of the order if a leader computes enough of its next page in the next steps; returns whether.
+def put_off(state: State, request: Request, *, is_overdue: bool) -> bool:
+    """Take a request out of the order for as long as a leader computes what it could have soon; returns whether.
 
-    O(log waiting) where no leader computes behind what it finds cached, else O(its tokens).
+    An overdue one waits for no part of a page. For logprobs it does, as for whole pages: it would compute a whole
+    prompt. O(log waiting) where there is no such leader, else O(its tokens).
     """
+    return _put_off_for_logprobs(state, request) or (not is_overdue and _put_off_for_a_page(state, request))
+
+
+def _put_off_for_logprobs(state: State, request: Request) -> bool:
+    coming = state.waiting.leaders.scores_coming(request)
+    if coming is None or coming.until_tokens - request.reusable_tokens < _least_tokens(state):
+        return False
+    state.waiting.put_off(request, coming.leader, until_tokens=coming.until_tokens, until_step=math.inf)
+    return True
+
+
+def _put_off_for_a_page(state: State, request: Request) -> bool:
     place = state.waiting.place(request)
     coming = state.waiting.leaders.page_coming(request, place)
-    if coming is None or not _is_worth_it(state, request, coming, cached_tokens=place.depth):
+    if coming is None or coming.until_tokens - place.depth < (least := _least_tokens(state)):
+        return False
+    present = state.cache.match(request.namespace, request.token_ids[: request.reusable_tokens])
+    if coming.until_tokens - present < least:
         return False
     if request.put_off is None or request.put_off[0] != place.depth:
         request.put_off = place.depth, state.next_step
@@ -45,10 +63,6 @@ def put_off(state: State, request: Request) -> bool:
     return True
 
 
-def _is_worth_it(state: State, request: Request, coming: Coming, *, cached_tokens: int) -> bool:
-    """Whether enough tokens come beyond those that can be had now, of which `cached_tokens` are known."""
+def _least_tokens(state: State) -> float:
     constant_s, token_s = state.cost.predict_s(Work()), state.cost.prefill_s(start=0, num_tokens=1)
-    wanted_tokens = coming.until_tokens - max(LEAST_TOKENS, LEAST_SHARE * constant_s / token_s)
-    if cached_tokens > wanted_tokens:
-        return False
-    return state.cache.match(request.namespace, request.token_ids[: request.reusable_tokens]) <= wanted_tokens
+    return max(LEAST_TOKENS, LEAST_SHARE * constant_s / token_s)

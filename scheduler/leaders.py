@@ -1,12 +1,13 @@
 """Running requests that compute what others may wait for: their whole pages, and what is shared within the next page.
 
 Whoever waits for whole pages follows in the cache's trie of waiters, in which leaders have a place too. What two
-prompts share of a page stands in no trie; it is compared here. Knows no rows, no queue and no budget.
+prompts share of a page, or of logprobs, stands in no trie; it is compared here. Knows no rows, no order and no budget.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +24,9 @@ from .request import Request, Running, TokenIds
 
 FOLLOW_S = 10.0
 """How long a request waits, at most, for the next page that another one is computing."""
+
+RECALLED = 64
+"""So many that were put off come back in one step: each costs what a new request does."""
 
 _Front = tuple[Namespace, PageId | None, int]
 
@@ -63,7 +67,7 @@ class Leaders:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._leaders: dict[str, Leader] = {}
-        self._recalled: list[Request] = []
+        self._recalled: deque[Request] = deque()
         self._fronts: dict[_Front, list[Leader]] | None = None
 
     def add(self, running: Running, waiter: Waiter | None, *, now_s: float) -> None:
@@ -85,7 +89,8 @@ class Leaders:
     def drop(self, *, now_s: float, step: int) -> list[Request]:
         """Let nobody wait for one that has ended, has computed its prompt, or has finished no page for `FOLLOW_S`.
 
-        Returns who was put off and has nothing to wait for any more before the next step is planned.
+        Returns some of those that were put off and have nothing more to wait for when this step is planned. O(leaders
+        and who is put off).
         """
         self._fronts = None
         for request_id, leader in list(self._leaders.items()):
@@ -95,12 +100,8 @@ class Leaders:
             if not self._is_leading(leader, now_s=now_s):
                 self.remove(request_id)
             elif leader.put_off:
-                computed = leader.running.computed_tokens
-                due = [each for each in leader.put_off if each.until_tokens <= computed or each.until_step <= step]
-                self._recalled += (each.request for each in due)
-                leader.put_off = [each for each in leader.put_off if each not in due]
-        recalled, self._recalled = self._recalled, []
-        return recalled
+                self._recall(leader, step=step)
+        return [self._recalled.popleft() for _ in range(min(RECALLED, len(self._recalled)))]
 
     def page_coming(self, request: Request, place: Place) -> Coming | None:
         """Find what `request` could copy of the one page behind `place`, were a leader's next tokens computed.
@@ -115,6 +116,26 @@ class Leaders:
             Coming(place.depth + _common(leader.running, wanted, start=place.depth), leader)
             for leader in _latest(leaders)
         )
+
+    def scores_coming(self, request: Request) -> Coming | None:
+        """Find up to where `request` could have tokens with the logprobs that it wants, were a leader further.
+
+        A leader tells them from the first on that it was itself asked for. Looks at eight of them. O(its tokens).
+        """
+        if request.next_logprob is None or request.sampling.num_top_logprobs or request.sampling.logprob_ids:
+            return None
+        first_unknown = request.next_logprob + request.num_known_logprobs
+        leaders = [each for each in self._leaders.values() if _tells(each.running.request, request, first_unknown)]
+        return _longest(Coming(_scored(leader.running, request.token_ids), leader) for leader in _latest(leaders))
+
+    def _recall(self, leader: Leader, *, step: int) -> None:
+        waiting = []
+        for each in leader.put_off:
+            if each.until_tokens <= leader.running.computed_tokens or each.until_step <= step:
+                self._recalled.append(each.request)
+            else:
+                waiting.append(each)
+        leader.put_off = waiting
 
     def _by_front(self) -> dict[_Front, list[Leader]]:
         """The leaders where each is now. O(leaders) when asked for the first time after `drop`."""
@@ -140,6 +161,12 @@ def _front(request: Request, place: Place) -> _Front:
     return request.namespace, place.page, int(request.token_ids[place.depth])
 
 
+def _tells(other: Request, request: Request, first_logprob: int) -> bool:
+    """Whether the logprobs that `other` wants are, for equal tokens, those of `request` from `first_logprob` on."""
+    first = other.sampling.prompt_logprobs_from
+    return first is not None and first <= first_logprob and other.namespace == request.namespace
+
+
 def _latest(leaders: Sequence[Leader]) -> Iterable[Leader]:
     return islice(reversed(leaders), FORK_LOOK)
 
@@ -155,3 +182,11 @@ def _common(running: Running, wanted: TokenIds, *, start: int) -> int:
     ours = running.request.token_ids[start : min(start + len(wanted), running.target_tokens)]
     differs = np.flatnonzero(ours != wanted[: len(ours)])
     return int(differs[0]) if len(differs) else len(ours)
+
+
+def _scored(running: Running, wanted: TokenIds) -> int:
+    """Count the tokens at the start of `wanted` of which `running` is to tell what a request may reuse.
+
+    The logprob of the first token that differs is its own, and comes from the one before it.
+    """
+    return _common(running, wanted[: running.request.prompt_tokens], start=0) - 1

@@ -3,9 +3,8 @@
 Only a token's own logprob is kept. A request that also wants the most likely tokens, or chosen ones, computes its
 prompt from where it wants them.
 
-Requests that come together follow each other up to the first logprob that they want, so the choices of a question
-share it. Behind that they don't: they have no use for a page without logprobs, and who computes one that others wait
-for need not have asked for any. So of several that want one new prompt's logprobs from its start, each computes it.
+Requests that come together follow each other up to the first logprob that they want, as any do. Behind that they have
+no use for a page without logprobs: they wait for a leader that tells them from no later on, and take both.
 """
 
 from __future__ import annotations

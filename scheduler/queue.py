@@ -59,21 +59,27 @@ class Queue:
         self.leaders.remove(request.request_id)
         self._requests[request.request_id] = request
         self.prompt_tokens += request.prompt_tokens
-        self._list(request)
+        self.enlist(request)
+
+    def enlist(self, request: Request) -> None:
+        """Give a request that waits its place in the order, at first or after it was put off. O(its tokens)."""
+        page_tokens = self._cache.page_tokens
+        waiter = Waiter(rank=self._rank(request), age=(int(not request.num_retractions), request.arrival))
+        num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens
+        self._enter(request, num_tokens, waiter)
+        self._waiters[request.request_id] = waiter
+        self._of_waiter[waiter] = request
+        if self._elevator:
+            self._elevator.add(request)
 
     def put_off(self, request: Request, leader: Leader, *, until_tokens: int, until_step: float) -> None:
-        """Take a request out of the order, though it still waits, until it is listed again. O(log waiting)."""
+        """Take a request out of the order, though it still waits, until `enlist`. O(log waiting)."""
         self._unlist(request, is_taken=False)
         leader.put_off.append(PutOff(request, until_tokens, until_step))
 
     def is_put_off(self, request: Request) -> bool:
         """Tell whether a request that waits has no place in the order."""
         return request.request_id not in self._waiters
-
-    def list_again(self, request: Request) -> None:
-        """Give one that was put off its place in the order, if it still waits. O(its tokens)."""
-        if self._requests.get(request.request_id) is request and self.is_put_off(request):
-            self._list(request)
 
     def remove(self, request: Request) -> None:
         """Take out a request that has ended."""
@@ -98,16 +104,6 @@ class Queue:
         self.prompt_tokens -= request.prompt_tokens
         if not self.is_put_off(request):
             self._unlist(request, is_taken=is_taken)
-
-    def _list(self, request: Request) -> None:
-        page_tokens = self._cache.page_tokens
-        waiter = Waiter(rank=self._rank(request), age=(int(not request.num_retractions), request.arrival))
-        num_tokens = max(request.reusable_tokens, 0) // page_tokens * page_tokens
-        self._enter(request, num_tokens, waiter)
-        self._waiters[request.request_id] = waiter
-        self._of_waiter[waiter] = request
-        if self._elevator:
-            self._elevator.add(request)
 
     def _unlist(self, request: Request, *, is_taken: bool) -> None:
         waiter = self._waiters.pop(request.request_id)

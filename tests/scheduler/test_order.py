@@ -40,7 +40,8 @@ class OrderMachine(SchedulerMachine):
             return
         state = self.harness.state
         for request in state.waiting.leaders.drop(now_s=self.harness.now_s, step=state.next_step):
-            state.waiting.list_again(request)
+            if state.waiting.get(request.request_id) is request:
+                state.waiting.enlist(request)
         listed = [request for request in state.waiting if not state.waiting.is_put_off(request)]
         free = [request for request in listed if not self._is_following(request)]
         assert list(state.waiting.by_age()) == sorted(free, key=lambda each: (not each.num_retractions, each.arrival))

@@ -4,10 +4,11 @@ import random
 
 import pytest
 
+from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
-from tests.scheduler.harness import Harness, make_harness
+from tests.scheduler.harness import CLIENT, Harness, make_harness
 
 PROMPT = [random.Random(5).randrange(50) for _ in range(103)]
 
@@ -79,16 +80,94 @@ def test_a_page_that_is_given_out_anew_is_not_taken_for_what_it_held() -> None:
     assert ask(harness, "first again", PROMPT[:40]) == 40
 
 
-@pytest.mark.parametrize(("first", "computed"), [(0, 3 * 100), (97, 100 + 2 * 4)])
-def test_simultaneous_scorings_share_what_stands_before_the_first_wanted_logprob(first: int, computed: int) -> None:
-    harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
+@pytest.mark.parametrize("first", [0, 50, 97])
+@pytest.mark.parametrize("page_tokens", [1, 4, 16])
+@pytest.mark.parametrize("prefill_tokens", [19, 8192])
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("policy", ["longest-prefix", "depth-first"])
+def test_simultaneous_scorings_compute_what_they_share_once(
+    first: int, page_tokens: int, prefill_tokens: int, overlap: bool, policy: str
+) -> None:
+    config = SchedulerConfig(max_running=8, prefill_tokens=prefill_tokens, overlap=overlap, policy=policy)
+    harness = make_harness(num_pages=800 // page_tokens, page_tokens=page_tokens, config=config)
     prompts = [[*PROMPT[:97], i, i, i] for i in range(3)]
+    score(harness, prompts, first=first)
+    # Each computes the last shared token too: the logprob of the first one that differs comes from it.
+    assert harness.runner.prefilled_tokens == 100 + 2 * 4
+    assert ask(harness, "later", prompts[0], first=first) == 1
+
+
+def score(harness: Harness, prompts: list[list[int]], *, first: int) -> None:
+    """Let all come at once, and see that each is told what it must be."""
     for i, prompt in enumerate(prompts):
         harness.submit(f"r{i}", prompt, max_new_tokens=0, prompt_logprobs_from=first)
     harness.run()
-    assert [harness.prompt_logprobs[f"r{i}"] for i in range(3)] == [expected_logprobs(each, first) for each in prompts]
-    assert harness.runner.prefilled_tokens == computed
-    assert ask(harness, "later", prompts[0], first=first) == 1
+    harness.check()
+    for i, prompt in enumerate(prompts):
+        assert harness.prompt_logprobs[f"r{i}"] == expected_logprobs(prompt, first)
+
+
+def test_equal_prompts_are_scored_once() -> None:
+    harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
+    score(harness, [PROMPT[:100]] * 4, first=0)
+    assert harness.runner.prefilled_tokens == 100 + 3 * 1
+
+
+def test_many_scorings_of_one_prompt_wait_without_holding_up_others() -> None:
+    config = SchedulerConfig(max_running=256, prefill_tokens=20)
+    harness = make_harness(num_pages=2000, page_tokens=4, config=config)
+    for i in range(100):
+        prompt = [*PROMPT[:97], i % 50, i // 50]
+        harness.submit(f"r{i}", prompt, max_new_tokens=0, prompt_logprobs_from=0)
+    harness.send_plan()
+    for _ in range(3):
+        harness.send_plan()
+        harness.retire()
+    harness.submit("other", [9, 9, 9])
+    harness.send_plan()
+    assert set(harness.state.running) == {"r0", "other"}
+    harness.run()
+    assert harness.runner.prefilled_tokens <= 97 + 100 * 3 + 3
+
+
+@pytest.mark.parametrize("waits_for", [{"first": None}, {"first": 40}, {"first": 0, "top": 2}])
+def test_who_wants_other_logprobs_than_one_that_runs_computes_them_itself(waits_for: dict[str, int | None]) -> None:
+    harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
+    asked_for, top = waits_for["first"], waits_for.get("top")
+    leader, follower = (None, top) if top else (top, None)
+    for request_id, first, num_top in (("leader", asked_for, leader), ("follower", 0, follower)):
+        harness.submit(request_id, PROMPT[:100], max_new_tokens=0, prompt_logprobs_from=first, num_top_logprobs=num_top)
+    harness.send_plan()
+    assert set(harness.state.running) == {"leader", "follower"}
+    harness.run()
+    assert harness.prompt_logprobs["follower"] == expected_logprobs(PROMPT[:100], 0)
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_another_goes_on_scoring_when_the_one_that_is_waited_for_is_lost(is_broken: bool) -> None:
+    config = SchedulerConfig(max_running=8, prefill_tokens=40, overlap=False)
+    harness = make_harness(num_pages=200, page_tokens=4, config=config)
+    prompts = [[*PROMPT[:97], i] for i in range(3)]
+    for i, prompt in enumerate(prompts):
+        harness.submit(f"r{i}", prompt, max_new_tokens=0, prompt_logprobs_from=0)
+    harness.send_plan()
+    harness.retire()
+    harness.send_plan()
+    assert set(harness.state.running) == {"r0"}
+    if is_broken:
+        harness.runner.broken_rows = {harness.state.running["r0"].row}
+        harness.send_plan()
+        while "r0" in harness.state.running:
+            harness.retire()
+            harness.send_plan()
+        harness.runner.broken_rows = set()
+    else:
+        harness.take(intake.cancel(harness.state, CLIENT, "r0"))
+    harness.run()
+    harness.check()
+    for i in (1, 2):
+        assert harness.prompt_logprobs[f"r{i}"] == expected_logprobs(prompts[i], 0)
+    assert harness.runner.prefilled_tokens <= 98 + 98 + 2
 
 
 def test_logprobs_of_likely_or_chosen_tokens_bypass_the_cache_and_count_as_bypassed() -> None:
