@@ -160,8 +160,8 @@ class PrefixCache:
     def beyond(self, lease: Lease, num_tokens: int) -> tuple[PageId | None, bytes]:
         """Give up to `num_tokens` tokens that are cached where a new lease's ones end, and the page of the first.
 
-        Of several branches it is the one that a page was copied from, or else the youngest. Behind what a running
-        request's page was copied for, nothing is cached.
+        Of several branches it is the one that a page was copied from, or else the youngest. Behind what was copied from
+        a running request's page, see `beyond_tail`.
         """
         namespace, place = lease.namespace, lease.place
         if lease.copy is not None and lease.copy_source is None:
@@ -169,6 +169,17 @@ class PrefixCache:
         if lease.copy is not None:
             place = Place(lease.copy[0], place.depth + lease.copied_tokens)
         return self.core.beyond(namespace, place, num_tokens)
+
+    def beyond_tail(self, lease: Lease, num_tokens: int) -> tuple[str, bytes] | None:
+        """Name who holds the running request's page that a new lease copies, and up to `num_tokens` tokens behind.
+
+        None where it copies none.
+        """
+        if lease.copy is None or lease.copy_source is not None:
+            return None
+        owner, tail = self._tails.of_page(lease.copy[0])
+        first = lease.copied_tokens * TOKEN_BYTES
+        return self.leases[owner], tail.tokens[first : first + num_tokens * TOKEN_BYTES]
 
     def next_victim(self) -> PageId | None:
         """Find the page that would be evicted first; None while nothing is evictable."""
@@ -255,7 +266,9 @@ class PrefixCache:
             path = lease.page_ids[: max(num_whole, -(-len(token_ids) // self.page_tokens))]
             if lease.place.page is not None:
                 path[num_whole - 1] = lease.place.page  # the tree's, where the lease has computed an equal one
-            self._observer.used(path)
+            is_enterable = lease.generation == self.core.generation
+            tail = token_bytes(token_ids[num_whole * self.page_tokens :]) if is_enterable else b""
+            self._observer.used(lease.namespace, path, tail)
         lease.is_released = True
         del self.leases[lease]
 

@@ -66,7 +66,30 @@ class Cleared:
     time_s: float
 
 
-Event = Stored | Removed | Cleared
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRemoved:
+    """A partly filled page has left, of the tokens `tail`; `before` is the hash of what they followed.
+
+    `holder` is None when everything was forgotten.
+    """
+
+    before: PageHash
+    tail: bytes
+    used_s: float
+    holder: str | None
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """The lease of `holder` has ended, whose path these pages were; the last one may be partly filled."""
+
+    page_ids: Pages
+    holder: str
+    time_s: float
+
+
+Event = Stored | Removed | Cleared | TailRemoved | Used
 Listener: TypeAlias = Callable[[Event], None]
 
 
@@ -96,6 +119,7 @@ class Journal:
         self._listeners: list[Listener] = []
         self._hash_of_page: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._used_s: npt.NDArray[np.float64] = np.zeros(0, np.float64)
+        self._tails: dict[PageId, tuple[PageHash, bytes]] = {}
 
     @property
     def is_kept(self) -> bool:
@@ -119,6 +143,10 @@ class Journal:
         """Look up the hash of a whole cached page."""
         return int(self._hash_of_page[page]) or None
 
+    def hashes_of(self, page_ids: Pages) -> npt.NDArray[np.uint64]:
+        """Look up the hashes of pages; 0 for one that isn't a whole cached page."""
+        return self._hash_of_page[_indices(page_ids)]
+
     def used_s(self, page: PageId) -> float:
         """Look up when a cached page was last used: when it entered, or when a request that had it ended."""
         return float(self._used_s[page])
@@ -137,6 +165,9 @@ class Journal:
         now_s = self.clock()
         self._hash_of_page[_indices(page_ids)] = hashes
         self._used_s[_indices(page_ids)] = now_s
+        if self._tails:
+            for page in page_ids:
+                self._tails.pop(page, None)
         self._tell(
             Stored(
                 namespace=namespace,
@@ -152,7 +183,10 @@ class Journal:
     def removed(self, page_ids: Pages) -> None:
         """Forget the hashes of pages and tell of them; those without one were only partly filled."""
         indices = _indices(page_ids)
-        indices = indices[self._hash_of_page[indices] != 0]
+        is_whole = self._hash_of_page[indices] != 0
+        if not is_whole.all():
+            self._tell_of_tails(indices[~is_whole].tolist(), self.holder)
+            indices = indices[is_whole]
         if not len(indices):
             return
         event = Removed(
@@ -165,18 +199,33 @@ class Journal:
         self._hash_of_page[indices] = 0
         self._tell(event)
 
-    def used(self, page_ids: Pages) -> None:
-        """Note when pages were last used."""
-        self._used_s[_indices(page_ids)] = self.clock()
+    def used(self, namespace: Namespace, page_ids: Pages, tail: bytes) -> None:
+        """Note when pages were last used, what the last one holds if it's partly filled, and tell of it."""
+        now_s = self.clock()
+        self._used_s[_indices(page_ids)] = now_s
+        if tail:
+            before = hash_of_namespace(namespace) if len(page_ids) == 1 else self.hash_of_page(page_ids[-2])
+            if before is not None:
+                self._tails[page_ids[-1]] = before, tail
+        self._tell(Used(page_ids=page_ids, holder=self.holder, time_s=now_s))
 
     def cleared(self) -> None:
         """Forget all hashes and tell so."""
+        self._tell_of_tails(list(self._tails), None)
         held = self._hash_of_page != 0
         event = Cleared(
             hashes=self._hash_of_page[held].tolist(), used_s=self._used_s[held].tolist(), time_s=self.clock()
         )
         self._hash_of_page[:] = 0
         self._tell(event)
+
+    def _tell_of_tails(self, pages: list[PageId], holder: str | None) -> None:
+        now_s = self.clock()
+        for page in pages:
+            if (known := self._tails.pop(page, None)) is not None:
+                before, tail = known
+                used_s = self.used_s(page)
+                self._tell(TailRemoved(before=before, tail=tail, used_s=used_s, holder=holder, time_s=now_s))
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:

@@ -29,8 +29,11 @@ class Observer(Protocol):
         A partly filled page, which was never told as stored, may be among them.
         """
 
-    def used(self, page_ids: Pages) -> None:
-        """Take notice that a lease with these pages has ended; one that is only partly filled may be among them."""
+    def used(self, namespace: Namespace, page_ids: Pages, tail: bytes) -> None:
+        """Take notice that a lease with these pages has ended; `tail` are the tokens of the last one if it isn't full.
+
+        Where the tree has them already, the partly filled page itself may not have entered it.
+        """
 
     def cleared(self) -> None:
         """Take notice that everything is forgotten."""

@@ -88,6 +88,10 @@ class Tails:
                 most, longest = num_tokens, tail
         return None if longest is None else (longest.page, most)
 
+    def of_page(self, page: PageId) -> tuple[Lease, Tail]:
+        """Look up the tail that stands in a page, and whose it is. O(tails)."""
+        return next((lease, tail) for lease, tail in self._tails.items() if tail.page == page)
+
     # --- copying
 
     def promise(self, page: PageId, taker: Lease) -> None:

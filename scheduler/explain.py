@@ -11,7 +11,7 @@ from typing import Literal
 
 from radix.cache import Lease, Namespace, PrefixCache
 from radix.history import Eviction, History
-from radix.journal import Cleared, Event, Journal, Removed, Stored, chained, hash_of_namespace
+from radix.journal import Event, Journal, PageHash, Stored, chained, hash_of_namespace
 from radix.pages import PageId
 from wire.messages.encoding import TOKEN_BYTES
 from wire.messages.to_tokenizer import Evicted, Miss, MissCause
@@ -48,19 +48,17 @@ class Explainer:
         position, num_found = lease.cached_tokens, lease.depth
         if position >= request.num_tokens - 1:
             return None
-        page, expected = self._cache.beyond(lease, FORK_TOKENS)
         given = request.token_ids[position : position + FORK_TOKENS].astype("<i4").tobytes()
-        relative = self._authors[page] if page is not None else self._author_of_last(lease)
+        relative, expected = self._beyond(lease)
         if request.next_logprob is not None and self._found(request) > position:
             return _miss("bypassed", position, given, expected, relative)
         if (leader := self._in_flight(request, lease, others)) is not None:
             return _miss("in_flight", position, given, expected, leader)
         next_page = request.token_ids[num_found : num_found + self._cache.page_tokens]
-        if len(next_page) == self._cache.page_tokens:
-            if (eviction := self._evicted(lease, next_page.astype("<i4").tobytes())) is not None:
-                return _miss("evicted", position, given, expected, relative, evicted=self._told(eviction))
-            if (field := self._elsewhere(request, num_found)) is not None:
-                return _miss("namespace", position, given, expected, relative, namespace=field)
+        if (eviction := self._evicted(lease, next_page.astype("<i4").tobytes())) is not None:
+            return _miss("evicted", position, given, expected, relative, evicted=self._told(eviction))
+        if (field := self._elsewhere(request, num_found)) is not None:
+            return _miss("namespace", position, given, expected, relative, namespace=field)
         # Only where no page was free was there none for a copy.
         if expected and not self._cache.free_pages and self._found(request) > position:
             return _miss("too_short", position, given, expected, relative)
@@ -81,24 +79,27 @@ class Explainer:
         return self.idle_s(lease) if miss is None or not miss.expected_ids else None
 
     def _hear(self, event: Event) -> None:
-        match event:
-            case Stored():
-                for page in event.page_ids:
-                    self._authors[page] = event.holder
-                if next(reversed(self._namespaces), None) != event.namespace:
-                    self._namespaces.pop(event.namespace, None)
-                    self._namespaces[event.namespace] = None
-                    if len(self._namespaces) > _NAMESPACES + 1:
-                        del self._namespaces[next(iter(self._namespaces))]
-            case Removed() | Cleared():
-                pass
+        if not isinstance(event, Stored):
+            return
+        for page in event.page_ids:
+            self._authors[page] = event.holder
+        if next(reversed(self._namespaces), None) != event.namespace:
+            self._namespaces.pop(event.namespace, None)
+            self._namespaces[event.namespace] = None
+            if len(self._namespaces) > _NAMESPACES + 1:
+                del self._namespaces[next(iter(self._namespaces))]
 
     def author_of(self, page: int) -> str | None:
         """Name the request that computed a cached page; None where that is not known."""
         return self._authors[page] or None
 
-    def _author_of_last(self, lease: Lease) -> str:
-        return self._authors[lease.place.page] if lease.place.page is not None else ""
+    def _beyond(self, lease: Lease) -> tuple[str, bytes]:
+        """Who has computed what is cached where a lease's tokens end, or else the last of those; and what it is."""
+        if (tail := self._cache.beyond_tail(lease, FORK_TOKENS)) is not None:
+            return tail
+        page, expected = self._cache.beyond(lease, FORK_TOKENS)
+        last = lease.place.page if page is None else page
+        return "" if last is None else self._authors[last], expected
 
     def _in_flight(self, request: Request, lease: Lease, others: Iterable[Running]) -> str | None:
         """The request that was computing the next whole page, behind the same cached ones; None when nobody was."""
@@ -116,13 +117,22 @@ class Explainer:
                 return other.request.request_id
         return None
 
-    def _evicted(self, lease: Lease, next_page: bytes) -> Eviction | None:
-        last = lease.place.page
-        before = hash_of_namespace(lease.namespace) if last is None else self._journal.hash_of_page(last)
+    def _evicted(self, lease: Lease, rest: bytes) -> Eviction | None:
+        """When what follows a lease's whole pages went, and would have given more tokens than it has now."""
+        before = self.hash_of_end(lease)
         if before is None:
             return None
-        (page_hash,) = chained(before, next_page, page_tokens=self._cache.page_tokens)
-        return self._history.find(page_hash)
+        if len(rest) == self._cache.page_tokens * TOKEN_BYTES:
+            (page_hash,) = chained(before, rest, page_tokens=self._cache.page_tokens)
+            if (eviction := self._history.find(page_hash)) is not None:
+                return eviction
+        num_tokens, eviction = self._history.find_tail(before, rest) or (0, None)
+        return eviction if num_tokens > lease.cached_tokens - lease.depth else None
+
+    def hash_of_end(self, lease: Lease) -> PageHash | None:
+        """What the next page of a lease would be chained to; None where a flush took it."""
+        last = lease.place.page
+        return hash_of_namespace(lease.namespace) if last is None else self._journal.hash_of_page(last)
 
     def _found(self, request: Request) -> int:
         """Count the tokens that could be had if nobody wanted their logprobs."""
@@ -138,6 +148,8 @@ class Explainer:
     def _elsewhere(self, request: Request, num_found: int) -> Literal["salt", "adapter", "weights"] | None:
         """The field in which a namespace differs that has the next page too; None when no recent one has it."""
         wanted = request.token_ids[: num_found + self._cache.page_tokens]
+        if len(wanted) < num_found + self._cache.page_tokens:
+            return None
         for other in reversed(self._namespaces):
             if other != request.namespace and self._cache.match_pages(other, wanted) > num_found:
                 own = request.namespace

@@ -3,7 +3,7 @@ from __future__ import annotations
 from array import array
 
 from radix.history import Eviction, History
-from radix.journal import Removed, Stored
+from radix.journal import Removed, Stored, TailRemoved
 from tests.radix.serving import CHAT
 
 
@@ -35,3 +35,15 @@ def test_a_page_that_came_back_and_went_again_is_among_the_last_that_went() -> N
     history.hear(removed(3))
     assert (history.find(2), len(history)) == (None, 2)
     assert history.find(1) is not None
+
+
+def test_of_partly_filled_pages_that_went_the_last_with_the_same_first_token_is_found_as_far_as_it_is_equal() -> None:
+    def tail(*tokens: int) -> bytes:
+        return array("i", tokens).tobytes()
+
+    history = History(capacity=2)
+    for i, tokens in enumerate(((5, 6, 7), (5, 8), (9, 9), (4, 4))):
+        history.hear(TailRemoved(before=1, tail=tail(*tokens), used_s=0.0, holder="a", time_s=float(i)))
+    assert history.find_tail(1, tail(9, 9, 3)) == (2, Eviction(2.0, 0.0, "a"))
+    assert history.find_tail(1, tail(5, 8)) is None, "only the last two are kept"
+    assert history.find_tail(2, tail(9, 9)) is None

@@ -8,7 +8,18 @@ from hypothesis.stateful import invariant
 from xxhash import xxh3_64_intdigest
 
 from radix.cache import PrefixCache
-from radix.journal import Cleared, Event, Journal, PageHash, Removed, Stored, chained, hash_of_namespace
+from radix.journal import (
+    Cleared,
+    Event,
+    Journal,
+    PageHash,
+    Removed,
+    Stored,
+    TailRemoved,
+    Used,
+    chained,
+    hash_of_namespace,
+)
 from tests.radix.serving import CHAT, OTHER, ids, serve, start
 from tests.radix.test_cache_model import CacheMachine
 
@@ -76,7 +87,7 @@ def watched(*, num_pages: int = 8, now_s: list[float] | None = None) -> tuple[Pr
     events: list[Event] = []
     clock = now_s or [0.0]
     journal = Journal(cache, clock=lambda: clock[0])
-    journal.subscribe(events.append)
+    journal.subscribe(lambda event: None if isinstance(event, Used) else events.append(event))
     return cache, journal, events
 
 
@@ -147,3 +158,29 @@ def test_after_a_flush_nothing_is_held_and_leases_from_before_tell_of_nothing() 
     cache.release(held, ids([1, 2, 3, 4]))
     assert isinstance(events[-1], Cleared)
     assert not journal.hashes()
+
+
+def test_a_partly_filled_page_is_told_when_it_goes_with_what_it_held_and_what_it_followed() -> None:
+    cache, journal, events = watched(num_pages=4)
+    serve(cache, [1, 2, 3])
+    serve(cache, [7])
+    serve(cache, [4] * 4)
+    gone = [event for event in events if isinstance(event, TailRemoved)]
+    (before,) = chained(hash_of_namespace(CHAT), ids([1, 2]).tobytes(), page_tokens=2)
+    assert [(event.before, event.tail) for event in gone] == [(before, ids([3]).tobytes())]
+    cache.flush()
+    last = events[-2]
+    assert isinstance(last, TailRemoved)
+    assert (last.before, last.tail, last.holder) == (hash_of_namespace(CHAT), ids([7]).tobytes(), None)
+    assert not list(journal.hashes())
+
+
+def test_the_end_of_a_lease_is_told_with_its_path() -> None:
+    cache, journal, _ = watched()
+    events: list[Event] = []
+    journal.subscribe(events.append)
+    serve(cache, [1, 2, 3, 4, 5])
+    serve(cache, [1, 2, 3, 4, 6])
+    first, second = (event for event in events if isinstance(event, Used))
+    assert [*first.page_ids[:2]] == [*second.page_ids[:2]], "the second's pages are those that the first has cached"
+    assert journal.hashes_of(second.page_ids).tolist()[:2] == journal.hashes_of(first.page_ids).tolist()[:2]

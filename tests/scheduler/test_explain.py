@@ -72,6 +72,27 @@ def test_what_was_cut_at_its_end_by_eviction_is_found_up_to_there() -> None:
     assert 0 < miss.position < len(LONG)
 
 
+def test_the_end_of_a_prompt_that_did_not_fill_its_page_was_evicted_too() -> None:
+    harness = make_harness(num_pages=16, page_tokens=4)
+    ask(harness, "a", LONG[:6])
+    ask(harness, "big", [2] * 59)
+    miss = ask(harness, "again", [*LONG[:6], 1, 1, 1])
+    assert (miss.cause, miss.position) == ("evicted", 4)
+    assert miss.evicted is not None
+    assert miss.evicted.made_room_for == "big"
+    assert ask(harness, "other", [*LONG[:4], 1, 1, 1, 1, 1]).cause == "forked", "that parts before what has gone"
+
+
+def test_behind_what_was_copied_from_a_running_request_its_own_tokens_are_the_other_side() -> None:
+    harness = make_harness(config=SchedulerConfig(max_running=8, prefill_tokens=6, overlap=False))
+    harness.submit("runs", LONG, max_new_tokens=1)
+    harness.send_plan()
+    harness.retire()
+    miss = ask(harness, "parts", [*LONG[:5], 1, 2, 3, 4])
+    assert (miss.cause, miss.position, miss.relative) == ("forked", 5, "runs")
+    assert bytes_to_ids(miss.expected_ids)[0] == LONG[5]
+
+
 def test_what_has_come_back_since_was_not_evicted() -> None:
     harness = make_harness(num_pages=16, page_tokens=4)
     ask(harness, "a", LONG)

@@ -456,7 +456,9 @@ int64_t Tree::detach(Node* top) {
 void Tree::remove(Node* node) {
   Node* parent = node->parent;
   unlink(node);
-  if (!node->is_donor) {
+  if (node->is_donor) {
+    if (is_observed) removed.insert(removed.end(), node->pages.begin(), node->pages.end());
+  } else {
     tell_lost(node->pages.data(), node->num_pages(), parent);
     parent->inherit(*node);
   }
