@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 ANSWER_S = 2.0
 """How long the others may take. All of them answer, or nothing is told: half a sum reads well and is wrong."""
 
+WORK_S = 30.0
+"""How long they may take where they have to work for it, in a thread."""
+
 
 @dataclass(slots=True)
 class _Asking:
@@ -32,30 +35,30 @@ class Peers:
 
     def __init__(self, send: Callable[[Ask | Answer], None], *, num_others: int) -> None:
         self._send = send
-        self._num_others = num_others
+        self.num_others = num_others
         self._ask_ids = itertools.count(1)
         self._asking: dict[int, _Asking] = {}
         self._answering: set[asyncio.Future[bytes]] = set()
         self.answer: Callable[[Wish, str], bytes | Awaitable[bytes]] | None = None
 
-    async def ask(self, wish: Wish, about: str = "") -> list[bytes]:
+    async def ask(self, wish: Wish, about: str = "", *, within_s: float = ANSWER_S) -> list[bytes]:
         """Have all others do `wish`; gives their answers.
 
         Raises:
-            Unavailable: one of them did not answer within `ANSWER_S`.
+            Unavailable: one of them did not answer in time.
         """
-        if not self._num_others:
+        if not self.num_others:
             return []
         ask_id = next(self._ask_ids)
         asking = self._asking[ask_id] = _Asking()
         try:
             self._send(Ask(ask_id=ask_id, wish=wish, about=about))
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(within_s):
                 await asking.all_there.wait()
         except TimeoutError:
             num_answers = len(asking.answers)
             raise Unavailable(
-                f"{num_answers} of {self._num_others} other tokenizers answered within {ANSWER_S:g} s. Try again."
+                f"{num_answers} of {self.num_others} other tokenizers answered within {within_s:g} s. Try again."
             ) from None
         finally:
             del self._asking[ask_id]
@@ -90,5 +93,5 @@ class Peers:
         if asking is None:
             return
         asking.answers.append(message.content)
-        if len(asking.answers) == self._num_others:
+        if len(asking.answers) == self.num_others:
             asking.all_there.set()

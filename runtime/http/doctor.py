@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 import msgspec
@@ -9,6 +10,7 @@ from aiohttp import web
 
 from runtime.doctor.diagnose import diagnose
 from runtime.doctor.diagnosis import Diagnosis, merged, told, without_text
+from runtime.peers import WORK_S
 from wire.errors import Refused
 from wire.messages.to_tokenizer import Stats
 
@@ -26,8 +28,9 @@ async def doctor(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     if not front.launch.config.doctor_prompts:
         raise Refused("the doctor sees no prompts here. Start the server with --doctor-prompts above 0.")
-    own = await _own(front)
-    diagnosis = merged([own, *map(_decode, await front.generator.client.peers.ask("diagnose"))])
+    others = front.generator.client.peers.ask("diagnose", within_s=WORK_S)
+    own, answers = await asyncio.gather(_own(front), others)
+    diagnosis = merged([own, *map(_decode, answers)])
     with_text = is_operator(request)
     shown = told(diagnosis if with_text else without_text(diagnosis))
     return json_response({"with_text": with_text, **shown})

@@ -39,6 +39,20 @@ async def test_those_who_ask_at_once_share_one_and_the_next_is_made_after_a_whil
     assert (await latest.get(making.make)).requests == 2
 
 
+async def test_where_the_next_one_takes_long_the_one_before_is_given_meanwhile() -> None:
+    making = Making()
+    making.go.set()
+    latest = LatestDiagnosis(lambda: making.now_s, patience_s=0.01)
+    assert (await latest.get(making.make)).requests == 1
+    making.now_s += 100.0
+    making.go.clear()
+    assert (await latest.get(making.make)).requests == 1
+    making.go.set()
+    while (await latest.get(making.make)).requests == 1:
+        await asyncio.sleep(0)
+    assert making.num_made == 2
+
+
 async def test_one_that_failed_is_made_anew() -> None:
     making = Making()
     making.go.set()
