@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from radix.journal import chained, hash_of_namespace
 from wire.messages.to_tokenizer import Done, Tokens
@@ -37,6 +37,16 @@ QUEUE_REQUESTS = 1024
 _MOST_BLOCKS = 1 << 18
 _MOST_TOKENS = 8 << 20
 _CLOSE_S = 0.4
+_RENDERED_TOKENS = 16
+"""How a template begins an answer may differ by so many tokens from how it writes one that was given."""
+
+
+class _Span(NamedTuple):
+    """What later rows need to know of one."""
+
+    prompt_tokens: int
+    ended_s: float
+    session: int
 
 
 @dataclass(slots=True)
@@ -123,7 +133,7 @@ class _Rows:
         self._numbers = itertools.count()
         # What four pools ago was last asked for, hardly any cache has.
         self._sequences = Sequences(most_tokens=min(4 * pool_tokens, _MOST_TOKENS))
-        self._spans: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        self._spans: OrderedDict[int, _Span] = OrderedDict()
         self._blocks: OrderedDict[int, int] = OrderedDict()
         self._block_numbers = itertools.count()
 
@@ -133,7 +143,8 @@ class _Rows:
         nothing = hash_of_namespace(request.namespace)
         follows, shared_tokens = self._shared(request, nothing)
         self._sequences.add(number, nothing, request.token_ids)
-        self._spans[number] = request.prompt_tokens, note.ended_s
+        session = self._session(number, follows, shared_tokens)
+        self._spans[number] = _Span(request.prompt_tokens, note.ended_s, session)
         if len(self._spans) > _MOST_BLOCKS:
             self._spans.popitem(last=False)
         reuse = request.reuse
@@ -146,6 +157,7 @@ class _Rows:
             row=number,
             follows=follows,
             shared_tokens=shared_tokens,
+            session=session,
             salt=salt_digest(request.namespace.salt) if request.namespace.salt else "",
             cached_tokens=None if reuse is None else reuse.cached_tokens,
             ttft_ms=None if first_s is None else round(1e3 * (first_s - request.arrived_s), 3),
@@ -161,10 +173,15 @@ class _Rows:
         if found is None or found[0] not in self._spans:
             return None, 0
         follows, shared_tokens = found
-        prompt_tokens, ended_s = self._spans[follows]
-        if ended_s > request.arrived_s:
-            shared_tokens = min(shared_tokens, prompt_tokens)
+        span = self._spans[follows]
+        if span.ended_s > request.arrived_s:
+            shared_tokens = min(shared_tokens, span.prompt_tokens)
         return (follows, shared_tokens) if shared_tokens else (None, 0)
+
+    def _session(self, number: int, follows: int | None, shared_tokens: int) -> int:
+        """The session of the row whose whole prompt this one begins with; else one of its own."""
+        span = None if follows is None else self._spans.get(follows)
+        return number if span is None or shared_tokens < span.prompt_tokens - _RENDERED_TOKENS else span.session
 
     def _hash_ids(self, request: Request, nothing: int) -> tuple[int, ...]:
         """Small numbers of the prompt's blocks; the last one may be partly filled."""

@@ -27,7 +27,8 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `row` counts the rows of a file from 0; without it the row is not ours. `salt` is a digest of the cache salt, empty
     without one. `ttft_ms` is None when it ended before its first token. `cause` is why the first token that was not
-    found cached was not (`wire.messages.to_tokenizer.MissCause`). `prompt_ids` is there only with `--record-text`.
+    found cached was not (`wire.messages.to_tokenizer.MissCause`). `session` is the first row of the conversation: rows
+    that go on one from the other have the same. `prompt_ids` is there only with `--record-text`.
     """
 
     timestamp: float
@@ -37,6 +38,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     row: int | None = None
     follows: int | None = None
     shared_tokens: _Count = 0
+    session: int | None = None
     salt: str = ""
     cached_tokens: int | None = None
     ttft_ms: float | None = None

@@ -64,6 +64,9 @@ def test_a_recording_replayed_and_simulated_finds_as_much_cached(
     assert server.stop() == 0
     rows = read_recording(path)
     assert len(rows) == 2 * num_requests
+    recorded = [row.session for row in rows[:num_requests]]
+    assert 8 <= len(set(recorded)) < num_requests
+    assert [row.session and row.session - num_requests for row in rows[num_requests:]] == recorded
     alone = tmp_path / "alone.jsonl"
     alone.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:num_requests]))
     figures = tmp_path / "figures.json"

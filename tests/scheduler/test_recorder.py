@@ -59,6 +59,7 @@ def test_a_row_says_lengths_times_and_to_the_token_what_is_shared_with_whom(tmp_
     assert (second.follows, second.shared_tokens) == (0, 14)
     assert (third.follows, third.shared_tokens) in ((0, 6), (1, 6))
     assert (salted.follows, len(salted.salt)) == (None, 12)
+    assert [row.session for row in (first, second, third, salted)] == [0, 0, 2, 3]
     assert "secret" not in recorder.path.read_text()
     assert second.cached_tokens == harness.reuses["r1"].cached_tokens
     assert first.timestamp == 0
