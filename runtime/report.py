@@ -40,8 +40,11 @@ def lines(report: GapReport) -> Iterator[str]:
     ...     lru_quadruple=0.7, lost=lost,
     ... )
     >>> window = GapWindow(seconds=600, all=gap, namespaces={"default": gap})
-    >>> print("\\n".join(lines(GapReport(pool_tokens=3200, page_tokens=16, sampled_share=1, windows=(window,)))))
+    >>> print("\\n".join(lines(GapReport(
+    ...     started_s=7300, pool_tokens=3200, page_tokens=16, sampled_share=1, windows=(window,)
+    ... ))))
     a pool of 3,200 tokens in pages of 16; every page was followed
+    this server started 2 h ago; what was cached before a restart is not known, and counts as never seen
     <BLANKLINE>
     last 10 minutes: 4 requests, 4,000 prompt tokens
       found cached   60.0 %
@@ -49,7 +52,7 @@ def lines(report: GapReport) -> Iterator[str]:
         workload     30.0 %  never seen before, or in a page that the prompt doesn't fill
         capacity      5.0 %  more was in use than the pool holds, whatever is evicted
         policy        5.0 %  evicted though it came back, or still being computed when it was asked for
-        restart       0.0 %  the cache was flushed
+        restart       0.0 %  the cache was flushed since the start
       least recently used pages evicted, a pool of half, this, twice, four times the size finds
                      30.0 %   60.0 %   70.0 %   70.0 %
       remedy: a pool twice as large would find 10.0 points more: raise --mem-fraction or --max-total-tokens.
@@ -57,6 +60,10 @@ def lines(report: GapReport) -> Iterator[str]:
     share = report.sampled_share
     followed = "every page was followed" if share == 1 else f"1 page in {1 / share:.0f} was followed"
     yield f"a pool of {report.pool_tokens:,} tokens in pages of {report.page_tokens}; {followed}"
+    yield (
+        f"this server started {_duration(report.started_s)} ago; what was cached before a restart is not known, "
+        "and counts as never seen"
+    )
     shown = None
     for window in report.windows:
         yield ""
@@ -102,7 +109,7 @@ def _body(gap: Gap) -> Iterator[str]:
         ("workload", "never seen before, or in a page that the prompt doesn't fill"),
         ("capacity", "more was in use than the pool holds, whatever is evicted"),
         ("policy", "evicted though it came back, or still being computed when it was asked for"),
-        ("restart", "the cache was flushed"),
+        ("restart", "the cache was flushed since the start"),
     ):
         yield f"    {owner:<11}{_percent(getattr(gap.lost, owner)):>8}  {text}"
     yield "  least recently used pages evicted, a pool of half, this, twice, four times the size finds"
@@ -123,6 +130,13 @@ def _span(window: GapWindow) -> str:
     if window.seconds is None:
         return "since the start"
     return "last hour" if window.seconds == 3600 else f"last {window.seconds // 60} minutes"
+
+
+def _duration(seconds: float) -> str:
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _size(gap: Gap) -> str:

@@ -115,7 +115,8 @@ class _Open:
 class GapMeter:
     """Everything that the gap report is made of. Of bounded size, whatever comes."""
 
-    def __init__(self, *, num_pages: int, page_tokens: int) -> None:
+    def __init__(self, *, num_pages: int, page_tokens: int, began_s: float = 0.0) -> None:
+        self._began_s = began_s
         self._num_pages = num_pages
         self._page_tokens = page_tokens
         self._ideals = Ideals(num_pages=num_pages)
@@ -160,6 +161,7 @@ class GapMeter:
         """All windows up to now."""
         windows = [self._window(seconds, self._last(seconds, now_s)) for seconds in WINDOWS_S]
         return GapReport(
+            started_s=max(0.0, now_s - self._began_s),
             pool_tokens=self._num_pages * self._page_tokens,
             page_tokens=self._page_tokens,
             sampled_share=self._ideals.share,

@@ -52,8 +52,12 @@ class GapWindow(Struct, frozen=True, kw_only=True):
 
 
 class GapReport(Struct, frozen=True, kw_only=True):
-    """All windows. `sampled_share` of the pages were followed; with 1 the ideals are exact."""
+    """All windows. `sampled_share` of the pages were followed; with 1 the ideals are exact.
 
+    The server started `started_s` ago: what one before it had cached is not known, and its loss the workload's.
+    """
+
+    started_s: float
     pool_tokens: int
     page_tokens: int
     sampled_share: float

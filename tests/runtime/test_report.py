@@ -25,7 +25,7 @@ def gap_of(**changes: float) -> Gap:
 
 def report_of(gap: Gap, **namespaces: Gap) -> GapReport:
     window = GapWindow(seconds=None, all=gap, namespaces=namespaces)
-    return GapReport(pool_tokens=1600, page_tokens=16, sampled_share=0.25, windows=(window,))
+    return GapReport(started_s=90.0, pool_tokens=1600, page_tokens=16, sampled_share=0.25, windows=(window,))
 
 
 async def test_the_scheduler_is_asked_and_its_report_told(server: Server, http: aiohttp.ClientSession) -> None:
