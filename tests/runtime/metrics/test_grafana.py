@@ -7,6 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import promql_parser
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
 from runtime.metrics.histograms import HISTOGRAMS
 from runtime.metrics.table import SERIES
 
@@ -22,6 +27,31 @@ for _histogram in HISTOGRAMS:
 
 def _expressions() -> list[str]:
     return [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def _lost(given: object, kept: object, path: str = "") -> list[str]:
+    """What of `given` is not, or differently, in `kept`."""
+    if isinstance(given, dict):
+        others = kept if isinstance(kept, dict) else {}
+        return [each for name, value in given.items() for each in _lost(value, others.get(name), f"{path}.{name}")]
+    if isinstance(given, list):
+        others = kept if isinstance(kept, list) and len(kept) == len(given) else [None] * len(given)
+        return [each for i, value in enumerate(given) for each in _lost(value, others[i], f"{path}[{i}]")]
+    return [] if given == kept else [path]
+
+
+def test_grafanas_own_types_take_the_file_and_know_each_of_its_fields() -> None:
+    board = json.loads(json.dumps(Dashboard.from_json(BOARD), cls=JSONEncoder))
+    assert board["panels"][1]["gridPos"] == BOARD["panels"][1]["gridPos"]
+    assert _lost(BOARD, board) == []
+
+
+@pytest.mark.parametrize("expression", _expressions())
+def test_prometheus_own_grammar_takes_every_expression(expression: str) -> None:
+    # What Grafana puts in before it asks.
+    asked = expression.replace("$__rate_interval", "1m").replace("$model", ".*").replace("$instance", ".*")
+    assert "$" not in asked
+    promql_parser.parse(asked)
 
 
 def test_every_expression_names_series_and_labels_that_exist() -> None:
@@ -61,6 +91,7 @@ def test_there_is_a_panel_for_each_question() -> None:
         "axil_lost_share_ratio",
         "axil_belt_seconds",
         "axil_session_survival_ratio",
+        "axil_idle_sessions",
         "axil_waiting_requests",
         "axil_worst_displacement_tokens",
         "axil_evicted_tokens_total",
