@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 from wire.messages.encoding import bytes_to_ids
 from wire.messages.to_tokenizer import Miss, Stats
 
@@ -79,6 +81,7 @@ def told(
     body: dict[str, object] = {"prompt_tokens": record.num_tokens}
     if reuse is not None:
         body |= {"cached_tokens": reuse.cached_tokens, "copied_tokens": reuse.copied_tokens, "idle_s": reuse.idle_s}
+        body["session"] = None if reuse.session is None else asdict(reuse.session)
         body["miss"] = _miss(record, reuse.miss, place, tokenizer, is_operator=is_operator) if reuse.miss else None
     return body | {"belt": belt(stats)}
 

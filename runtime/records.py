@@ -40,8 +40,8 @@ class Record:
     """
 
     __slots__ = (
-        "arrived_at", "ended", "first_token_s", "latency_s", "output_bytes", "output_ids", "request_id", "reuse",
-        "salt", "source", "token_ids", "verdict",
+        "arrived_at", "ended", "first_token_s", "is_settled", "latency_s", "output_bytes", "output_ids", "request_id",
+        "reuse", "salt", "source", "token_ids", "verdict",
     )  # fmt: skip
 
     def __init__(self, request_id: str, token_ids: bytes, salt: str, source: ChatSource | None) -> None:
@@ -54,6 +54,7 @@ class Record:
         self.output_bytes = 0
         self.reuse: Reuse | None = None
         self.verdict: Verdict | None = None
+        self.is_settled = False
         self.first_token_s: float | None = None
         self.latency_s: float | None = None
         self.ended: str | None = None
@@ -153,7 +154,7 @@ class Records:
         miss = reuse.miss
         if miss is not None:
             if miss.cause == "forked":
-                record.verdict = self._judged(record, miss)
+                record.verdict = self.judged(record, miss)
             elif miss.cause == "never_seen" and self._was_computed(record, miss):
                 record.verdict = GONE
             self._on_miss(record.cause or miss.cause, record.missed_tokens)
@@ -177,7 +178,17 @@ class Records:
         computed = other.token_ids + ids_to_bytes(other.output_ids[:-1])
         return num_shared(computed, own.token_ids) // TOKEN_BYTES > miss.position
 
-    def _judged(self, own: Record, miss: Miss) -> Verdict:
+    def is_doubtful(self, record: Record) -> bool:
+        """Whether another tokenizer's records could say more of a miss than these did."""
+        miss = record.miss
+        is_known = miss is None or self.find(miss.relative) is not None
+        return record.verdict is not None and not record.is_settled and (record.verdict == NEW or not is_known)
+
+    def settle(self, record: Record, verdict: Verdict | None) -> None:
+        """Note what all tokenizers say of a miss; in what was counted and logged nothing changes."""
+        record.verdict, record.is_settled = verdict, True
+
+    def judged(self, own: Record, miss: Miss) -> Verdict:
         """Tell a change from what is new, by the request that computed what stands in the cache instead."""
         other = self.find(miss.relative) or self._nearest(own)
         verdict = NEW if other is None else self._compared(own, other, miss)

@@ -114,13 +114,17 @@ def _first_logprob(request: Request) -> int | None:
 
 def _count_first_scheduling(state: State, running: Running, *, now_s: float) -> None:
     request, lease, counters = running.request, running.lease, state.counters
+    miss = _explained(state, running)
     request.reuse = Reuse(
         prompt_tokens=request.prompt_tokens,
         cached_tokens=lease.cached_tokens,
         copied_tokens=lease.copied_tokens,
         queue_s=now_s - request.arrived_s,
         idle_s=state.explainer.idle_s(lease) if state.explainer is not None else None,
-        miss=_explained(state, running),
+        miss=miss,
+        session=state.sessions.chance(state.sessions.scheduled(request, lease, miss))
+        if state.sessions is not None
+        else None,
     )
     if state.gap is not None:
         state.gap.scheduled(request, now_s=now_s)

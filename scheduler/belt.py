@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from radix.cache import PrefixCache
 from radix.journal import Event, Journal, Stored
 
+from .pauses import Pauses
+
 WINDOW_S = 300.0
 """The rate of new pages is that of the last so many seconds."""
-
-_SHORTEST_S = 0.125
-_NUM_BUCKETS = 24
-_MOST_RETURNS = 4096
-"""With more returns than that all count half: what sessions do changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ class Belt:
         self._since_s = journal.clock()
         self._arrived: deque[tuple[float, int]] = deque()
         self._num_arrived = 0
-        self._returns = [0.0] * _NUM_BUCKETS
+        self.pauses = Pauses()
         journal.subscribe(self.hear)
 
     def hear(self, event: Event) -> None:
@@ -62,50 +59,26 @@ class Belt:
 
     def note_return(self, idle_s: float) -> None:
         """Take notice that a session has gone on `idle_s` after its pages were last used."""
-        self._returns[_bucket(idle_s)] += 1
-        if sum(self._returns) > _MOST_RETURNS:
-            self._returns = [count / 2 for count in self._returns]
+        self.pauses.add(idle_s)
 
     def reading(self) -> Reading:
         """How things stand now. O(1), and a look at the next victim."""
         now_s = self._journal.clock()
-        self._forget(now_s)
-        seconds = min(WINDOW_S, now_s - self._since_s)
-        belt_s = self._cache.num_pages * seconds / self._num_arrived if self._num_arrived and seconds > 0 else None
+        belt_s = self.length_s(now_s)
         victim = self._cache.next_victim()
         return Reading(
             belt_s=belt_s,
             next_victim_s=None if victim is None else max(0.0, now_s - self._journal.used_s(victim)),
-            expected_return_s=self._median_s(),
-            survival=None if belt_s is None else self._share_within(belt_s),
+            expected_return_s=self.pauses.shortest_of(0.5),
+            survival=None if belt_s is None else self.pauses.share_within(belt_s),
         )
+
+    def length_s(self, now_s: float) -> float | None:
+        """How long a page stays from its last use; None before the first has come. O(1)."""
+        self._forget(now_s)
+        seconds = min(WINDOW_S, now_s - self._since_s)
+        return self._cache.num_pages * seconds / self._num_arrived if self._num_arrived and seconds > 0 else None
 
     def _forget(self, now_s: float) -> None:
         while self._arrived and now_s - self._arrived[0][0] > WINDOW_S:
             self._num_arrived -= self._arrived.popleft()[1]
-
-    def _share_within(self, limit_s: float) -> float | None:
-        total = sum(self._returns)
-        if not total:
-            return None
-        bucket = _bucket(limit_s)
-        lower = 0.0 if bucket == 0 else _SHORTEST_S * 2.0 ** (bucket - 1)
-        width = _SHORTEST_S if bucket == 0 else lower
-        within = min(1.0, (limit_s - lower) / width)
-        return (sum(self._returns[:bucket]) + self._returns[bucket] * within) / total
-
-    def _median_s(self) -> float | None:
-        total, below = sum(self._returns), 0.0
-        for bucket, count in enumerate(self._returns):
-            below += count
-            if count and below >= total / 2:
-                return _SHORTEST_S * 2.0**bucket
-        return None
-
-
-def _bucket(seconds: float) -> int:
-    """The i-th bucket ends at `_SHORTEST_S` times 2 to the i; the last one has no end."""
-    bucket, end = 0, _SHORTEST_S
-    while seconds > end and bucket < _NUM_BUCKETS - 1:
-        bucket, end = bucket + 1, 2 * end
-    return bucket

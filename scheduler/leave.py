@@ -57,6 +57,8 @@ def end(
         leave_row(state, running, is_kept=reason != "broken")
     else:
         state.waiting.remove(request)
+    if state.sessions is not None:
+        state.sessions.ended(request.request_id)
     if reason in ("stop", "length"):
         state.output_length.observe(request.namespace, request.output_tokens, is_cut=reason == "length")
     elif reason == "cancelled":

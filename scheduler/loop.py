@@ -197,6 +197,9 @@ class Loop:
             case "run":
                 run = None if message.page is None else run_at(self.state.cache, message.page, self.state.explainer)
                 return [Reply(client, ControlReply(control_id=message.control_id, run=run))]
+            case "sessions":
+                told = () if self.state.sessions is None else self.state.sessions.states(message.page)
+                return [Reply(client, ControlReply(control_id=message.control_id, sessions=told))]
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
                 profile = Profile(client=client, control_id=message.control_id, wish=wish)

@@ -19,6 +19,7 @@ from .output_length import OutputLength
 from .queue import Queue
 from .request import ClientId, Running
 from .scores import Scores
+from .sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,8 @@ class State:
 
     `running` holds all that have a row; by row, `prefilling` those of them with prompt left to plan, `decoding` those
     that get a token in every step. `promised_pages` sums what running requests are expected to need beyond their pages.
-    While it `is_paused` no step is begun. `explainer`, `belt` and `gap` are None when nobody wants to know; `journal`
-    keeps nothing while nobody listens.
+    While it `is_paused` no step is begun. `explainer`, `belt`, `sessions` and `gap` are None when nobody wants to know;
+    `journal` keeps nothing while nobody listens.
     """
 
     config: SchedulerConfig
@@ -84,6 +85,7 @@ class State:
     journal: Journal
     explainer: Explainer | None
     belt: Belt | None
+    sessions: Sessions | None
     gap: GapMeter | None = None
     running: dict[str, Running] = field(default_factory=dict)
     prefilling: dict[int, Running] = field(default_factory=dict)
@@ -112,6 +114,8 @@ def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> 
     num_pages = limits.pool_tokens // page_tokens
     cache = PrefixCache(num_pages=num_pages, page_tokens=page_tokens, policy=POLICIES[config.eviction](num_pages))
     journal = Journal(cache)
+    explainer = Explainer(cache, journal) if config.explain_misses else None
+    belt = Belt(cache, journal) if config.explain_misses else None
     return State(
         config=config,
         limits=limits,
@@ -119,8 +123,11 @@ def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> 
         scores=Scores(num_pages=num_pages, page_tokens=page_tokens),
         waiting=Queue(cache, policy=config.policy),
         journal=journal,
-        explainer=Explainer(cache, journal) if config.explain_misses else None,
-        belt=Belt(cache, journal) if config.explain_misses else None,
-        gap=GapMeter(num_pages=num_pages, page_tokens=page_tokens) if config.gap_report else None,
+        explainer=explainer,
+        belt=belt,
+        sessions=Sessions(cache, journal, explainer, belt) if explainer is not None and belt is not None else None,
+        gap=GapMeter(num_pages=num_pages, page_tokens=page_tokens, began_s=journal.clock())
+        if config.gap_report
+        else None,
         free_rows=list(range(config.max_running - 1, -1, -1)),
     )

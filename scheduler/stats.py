@@ -34,6 +34,7 @@ def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: st
         scheduler_busy_s_total=scheduler_busy_s,
         is_paused=state.is_paused,
         stuck=stuck,
+        sessions=state.sessions.counts() if state.sessions is not None else None,
         lost=state.gap.lost(now_s=now_s) if state.gap is not None else None,
         **asdict(state.counters),
         **belt,

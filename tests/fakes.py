@@ -28,6 +28,7 @@ from wire.gap import GapReport, Lost
 from wire.messages.encoding import bytes_to_ids, encode, ids_to_bytes, pack_logprobs
 from wire.messages.to_scheduler import Cancel, Control, Finish, Submit, ToScheduler, decode_to_scheduler
 from wire.messages.to_tokenizer import ControlReply, Done, Refused, Reuse, Stats, StepTokens, Tokens, ToTokenizer
+from wire.sessions import SessionState
 from wire.sockets import connected
 
 VOCABULARY = 259
@@ -114,6 +115,7 @@ class FakeScheduler:
         )
         self.cache: PrefixCache | None = None
         self.num_outlines = 0
+        self.sessions: tuple[SessionState, ...] = ()
         self.is_ready = True
         self.holds_ends = False
         self.profile_refusal: str | None = None
@@ -188,6 +190,9 @@ class FakeScheduler:
             case Control(action="run"):
                 run = None if self.cache is None or message.page is None else run_at(self.cache, message.page, None)
                 await self.send(ControlReply(control_id=message.control_id, run=run))
+            case Control(action="sessions"):
+                told = self.sessions if message.page is None else self.sessions[:1]
+                await self.send(ControlReply(control_id=message.control_id, sessions=told))
             case Control(action="flush"):
                 await self.send(ControlReply(control_id=message.control_id, count=7))
             case Control():

@@ -15,6 +15,7 @@ from wire.errors import AxilError, Broken, Refused
 from . import (
     admin,
     anthropic_messages,
+    belt,
     doctor,
     generate,
     loads,
@@ -56,6 +57,7 @@ ROUTES: tuple[Route, ...] = (
     *doctor.ROUTES,
     *report.ROUTES,
     *requests.ROUTES,
+    *belt.ROUTES,
     *tokenizing.ROUTES,
     *sessions.ROUTES,
     *reading.ROUTES,

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from runtime.explanation import Place, cause_shown, diagnosis, located, told
 from runtime.generation import Generation
+from runtime.judging import judge_together
 from runtime.records import Record
 
 from .access import is_operator
@@ -79,7 +80,9 @@ class Explained:
             items["position"] = str(record.miss.position)
             if (place := self._places.get(record.request_id)) is not None:
                 items["part"] = f'"{place.part}"'
-        for name, value in (("belt", stats.belt_s), ("survival", stats.survival)):
+        session = None if record.reuse is None else record.reuse.session
+        survival = stats.survival if session is None else session.survival
+        for name, value in (("belt", stats.belt_s), ("survival", survival)):
             if value is not None:
                 items[name] = f"{value:.3f}"
         return ", ".join(f"{name}={value}" for name, value in items.items())
@@ -89,7 +92,8 @@ _EXPLAINED = web.RequestKey("explained", Explained)
 
 
 async def place_of(front: Front, record: Record) -> Place | None:
-    """Find the part of a record's prompt in which its miss lies."""
+    """Find the part of a record's prompt in which its miss lies, and have all tokenizers judge it."""
+    await judge_together(front.records, front.generator.client.peers, record)
     tokenizer = front.generator.tokenizer
     return await front.generator.off_loop(record.num_tokens, lambda: located(record, tokenizer))
 

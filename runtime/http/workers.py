@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 import msgspec
 from msgspec import Struct
 
+from runtime.judging import judged_for_another
 from runtime.metrics import Figures
 from wire.messages.to_scheduler import Wish
 
@@ -36,6 +37,8 @@ def answer_others(front: Front) -> None:
     def answer(wish: Wish, about: str) -> bytes | Awaitable[bytes]:
         if wish == "diagnose":
             return encoded_diagnosis(front)
+        if wish == "judge":
+            return judged_for_another(front.records, about)
         if wish == "requests":
             return _encoded_views(front, about) if about else _encode(rows_of(front))
         return _encode(_obey(front, wish))

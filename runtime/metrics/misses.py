@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from msgspec.structs import asdict
+
 from wire.messages.to_tokenizer import Stats
 
 from .series import Readings, Sample, Series
@@ -29,6 +31,11 @@ def _belt(name: str, text: str, read: Callable[[Stats], float | None]) -> Series
         return [] if value is None else [({}, value)]
 
     return Series(name=name, kind="gauge", text=text, samples=samples)
+
+
+def _sessions(readings: Readings) -> list[Sample]:
+    counts = readings.stats.sessions
+    return [] if counts is None else [({"survival": name}, count) for name, count in asdict(counts).items()]
 
 
 MISSES: tuple[Series, ...] = (
@@ -66,5 +73,13 @@ MISSES: tuple[Series, ...] = (
         "axil_session_survival_ratio",
         "Part of the returning sessions that come back before the belt has carried their pages off.",
         lambda stats: stats.survival,
+    ),
+    Series(
+        name="axil_idle_sessions",
+        kind="gauge",
+        text="Sessions between two requests, of the last 512, by each one's chance to find all its pages when it comes "
+        "back: gone (0), unlikely (below 0.5), likely (below 0.9), safe, unknown.",
+        samples=_sessions,
+        labels=("survival",),
     ),
 )

@@ -9,7 +9,8 @@ import { Icicle } from "./icicle.js";
 import { Outline } from "./outline.js";
 import * as panels from "./panels.js";
 import { histograms } from "./prometheus.js";
-import { findings, requestsTable } from "./tables.js";
+import { NodeSessions } from "./sessions.js";
+import { findings, requestsTable, sessionsTable } from "./tables.js";
 import { Texts } from "./texts.js";
 
 const EVERY_MS = 1000;
@@ -21,6 +22,7 @@ const byId = (id) => document.getElementById(id);
 
 const history = new History();
 const texts = new Texts((node) => textCame(node));
+const sessions = new NodeSessions(showCardOf);
 const icicle = new Icicle(byId("tree"), { hover: showCard, enter: goInto, leave: goBack, select: say });
 const charts = {
   hits: new Chart(byId("chart-hits"), {
@@ -103,6 +105,11 @@ function fillRequests({ requests }) {
   byId("requests-note").textContent = requests.length ? `the latest ${requests.length}` : "";
 }
 
+function fillSessions({ sessions: all }) {
+  byId("sessions").replaceChildren(...sessionsTable(all.slice(0, LISTED)));
+  byId("sessions-note").textContent = all.length ? `the latest of ${counted(all.length, "session")}` : "";
+}
+
 function fillDoctor(diagnosis) {
   byId("doctor").replaceChildren(...findings(diagnosis));
   byId("doctor-note").textContent = `of the last ${counted(diagnosis.requests, "prompt")}`;
@@ -173,7 +180,7 @@ function showCard(i, x, y) {
     card.hidden = true;
     return;
   }
-  card.replaceChildren(...panels.nodeCard(outline, i, texts.of(outline, i)));
+  card.replaceChildren(...panels.nodeCard(outline, i, texts.of(outline, i), sessions.of(outline, i)));
   card.hidden = false;
   const left = x + 16 + card.offsetWidth > icicle.width ? x - 16 - card.offsetWidth : x + 16;
   card.style.left = `${Math.max(6, Math.min(left, icicle.width - card.offsetWidth - 6))}px`;
@@ -198,6 +205,10 @@ function textCame(node) {
   const known = texts.known.get(node);
   if (known?.text) icicle.labels.set(node, known.text.replace(/<\|[^|]*\|>/g, " ").replace(/\s+/g, " ").trim());
   icicle.draw();
+  showCardOf(node);
+}
+
+function showCardOf(node) {
   if (hovering.i >= 0 && icicle.outline && icicle.outline.key(hovering.i) === node) showCard(hovering.i, hovering.x, hovering.y);
 }
 
@@ -321,6 +332,7 @@ byId("key").textContent = key.get() ? "Key in use" : "Admin key…";
 learn();
 poll();
 learnOf(`requests?limit=${LISTED}`, "requests-card", fillRequests, REQUESTS_EVERY_MS);
+learnOf("belt", "sessions-card", fillSessions, REQUESTS_EVERY_MS);
 learnOf("doctor", "doctor-card", fillDoctor, DOCTOR_EVERY_MS);
 
 // For tests and for looking into it by hand.

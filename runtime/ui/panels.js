@@ -37,8 +37,16 @@ export function tiles({ stats, figures }) {
   ];
 }
 
-// The card beside a node; `text` is {text, request}, {why} or null while it's awaited.
-export function nodeCard(outline, i, text) {
+const NAMED = 3;
+
+function named(sessions) {
+  const names = sessions.slice(0, NAMED).map((each) => (each.request_id.length > 18 ? `${each.request_id.slice(0, 17)}…` : each.request_id));
+  const more = sessions.length - names.length;
+  return `${sessions.length}: ${names.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
+}
+
+// The card beside a node; `text` is {text, request}, {why} or null while it's awaited, `sessions` those through the node.
+export function nodeCard(outline, i, text, sessions) {
   const title = outline.isRoot(i) ? `Namespace: ${outline.rootName(i)}` : outline.isFolded(i) ? `${counted(outline.folded[i], "small node")}, folded` : `${counted(outline.tokens[i], "token")} from position ${outline.start[i].toLocaleString("en")}`;
   const rows = [];
   const add = (name, value) => value != null && rows.push(element("dt", { text: name }), element("dd", { text: value }));
@@ -48,6 +56,7 @@ export function nodeCard(outline, i, text) {
   if (outline.held[i]) add("In use", counted(outline.held[i], "token"));
   const isEnd = outline.isFolded(i) || !outline.children[i];
   if (outline.victim[i] >= 0) add(isEnd ? "Evicted" : "Below it, evicted", outline.victim[i] ? `after ${counted(outline.victim[i], "other")}` : "next");
+  if (sessions?.length) add("Sessions", named(sessions));
   add("Computed by", text?.request);
   if (!outline.isRoot(i) && !outline.isFolded(i)) add("Digest", outline.digest[i]);
   const card = [element("h3", { text: title }), element("dl", {}, ...rows)];

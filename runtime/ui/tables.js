@@ -1,4 +1,4 @@
-// The last requests with the causes of their misses, and the doctor's findings. Asks no server.
+// The last requests with the causes of their misses, sessions, and the doctor's findings. Asks no server.
 
 import { clock, counted, duration, element, percent, tokens } from "./format.js";
 
@@ -52,6 +52,26 @@ export function requestsTable(requests) {
   const head = element("tr", {}, ...HEADINGS.map(([text, className]) => element("th", { text, className, scope: "col" })));
   if (!requests.length) return [element("tbody", {}, element("tr", {}, element("td", { className: "quiet", text: "No request yet." })))];
   return [element("thead", {}, head), element("tbody", {}, ...requests.map(row))];
+}
+
+function sessionRow(session) {
+  const isRunning = session.idle_s == null;
+  const cell = (text, className) => element("td", { text, className });
+  return element("tr", {},
+    element("td", { text: session.request_id.length > 14 ? `${session.request_id.slice(0, 13)}…` : session.request_id, title: session.request_id }),
+    cell(tokens(session.num_requests), "number"),
+    cell(isRunning ? "" : tokens(session.cached_tokens), "number"),
+    cell(isRunning ? "running" : duration(session.idle_s), "number"),
+    cell(duration(session.expected_return_s), "number"),
+    cell(session.survival == null ? "–" : `${percent(session.survival)} %`, "number"));
+}
+
+const SESSION_HEADINGS = [["Last request"], ["Requests", "number"], ["Cached", "number"], ["Idle for", "number"], ["Expected after", "number"], ["Survives", "number"]];
+
+export function sessionsTable(sessions) {
+  const head = element("tr", {}, ...SESSION_HEADINGS.map(([text, className]) => element("th", { text, className, scope: "col" })));
+  if (!sessions.length) return [element("tbody", {}, element("tr", {}, element("td", { className: "quiet", text: "No session yet." })))];
+  return [element("thead", {}, head), element("tbody", {}, ...sessions.map(sessionRow))];
 }
 
 function finding(each, group) {

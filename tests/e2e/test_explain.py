@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +120,8 @@ def test_each_request_of_a_session_is_told_its_cause(server: Server) -> None:
     assert (salted["miss"]["cause"], salted["miss"]["namespace"], salted["cached_tokens"]) == ("namespace", "salt", 0)
     goes_on = chat(server, "goes-on", [*story, said("assistant", "?"), said("user", "And then?")])
     assert goes_on["cached_tokens"] >= len("[user]" + "A story of a long voyage. " * 20)
+    assert goes_on["session"]["num_requests"] == 2
+    assert 0 <= goes_on["session"]["survival"] <= 1
 
     thought = said("assistant", "Let me look.", reasoning_content="The register knows that best of all.")
     result = said("tool", "Three ships.", tool_call_id="1")
@@ -215,6 +219,37 @@ def test_the_last_requests_are_listed_and_one_that_is_not_there_is_404(server: S
         assert server.get(f"/requests?limit={wrong}").status == 400
 
 
+def test_each_session_is_told_its_own_chance_to_survive(server: Server) -> None:
+    server.post("/flush_cache", {})
+    talk = [said("user", "Tell me of the lighthouse, its keeper, and the winter storm.")]
+    chat(server, "talk-1", talk)
+    again = server.post(
+        "/v1/chat/completions",
+        {"rid": "talk-2", "max_tokens": 1, "messages": [*talk, said("assistant", "?"), said("user", "More.")]},
+        {"X-Axil-Explain": "1"},
+    )
+    chance = server.get("/requests/talk-2").json["cache"]["session"]
+    assert chance["num_requests"] == 2
+    assert f"survival={chance['survival']:.3f}" in again.headers["X-Axil-Cache"]
+    session = server.get("/belt").json["sessions"][0]
+    assert (session["request_id"], session["num_requests"]) == ("talk-2", 2)
+    assert session["cached_tokens"] > 0
+    nodes = server.get("/tree").json["nodes"]
+    through = [server.get(f"/belt?page={page}").json["sessions"] for page in nodes["page"] if page >= 0]
+    assert "talk-2" in {each["request_id"] for sessions in through for each in sessions}
+    assert server.metric("axil_idle_sessions") >= 0
+    assert server.get("/belt?page=-1").status == 400
+
+
+def test_all_that_the_dashboard_shows_is_in_a_scrape(server: Server) -> None:
+    scraped = {line.partition("{")[0].partition(" ")[0] for line in server.get("/metrics").body.decode().splitlines()}
+    board = (Path(__file__).parents[2] / "docs/grafana.json").read_text("utf-8")
+    shown = set(re.findall(r"\b(axil_\w+){", board))
+    assert len(shown) > 30
+    # The share of each owner is there once a prompt has filled pages that are followed.
+    assert shown <= scraped
+
+
 USER, ADMIN = {"Authorization": "Bearer user"}, {"Authorization": "Bearer admin"}
 
 
@@ -242,3 +277,20 @@ def test_what_tells_of_other_clients_is_for_the_admin_key_whichever_tokenizer_is
         assert {"owner", "guesser", "other-salt"} <= set(rows)
         assert rows["other-salt"] == "never_seen"
     assert guarded.get("/requests").status == guarded.get("/requests/owner").status == 401
+
+
+def test_a_change_is_told_as_such_whichever_tokenizer_had_the_chat_before(guarded: Server) -> None:
+    clock = "It is 12:00:{:02} at the harbour office. " + RULES
+    for i in range(8):  # each connection may come to either tokenizer
+        wish = {
+            "rid": f"clock-{i}",
+            "max_tokens": 1,
+            "explain_cache": True,
+            "messages": [said("system", clock.format(i)), said("user", "When is high water?")],
+        }
+        reply = guarded.post("/v1/chat/completions", wish, ADMIN)
+        assert reply.status == 200, reply.body
+        miss = reply.json["cache"][0]["miss"]
+        if i:
+            assert (miss["cause"], miss["part"], miss["change"]) == ("client_changed", "system", "edited"), i
+        assert guarded.get(f"/requests/clock-{i}", USER).json["cache"]["miss"]["cause"] == miss["cause"]

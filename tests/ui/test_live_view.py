@@ -83,6 +83,9 @@ def test_pointing_at_a_node_tells_of_it_and_text_needs_the_admin_key(view: View,
     view.hover_node(view.read(LARGEST))
     view.wait("document.getElementById('hover').innerText.includes('hub gears')")
     assert "Computed by" in card.inner_text()
+    view.wait("document.getElementById('hover').innerText.includes('Sessions')")
+    view.wait("!document.getElementById('sessions-card').hidden")
+    view.wait("document.querySelectorAll('#sessions tbody tr').length >= 1")
     assert view.read("[sessionStorage.getItem('axil-key'), JSON.stringify(localStorage)]") == ["admin", "{}"]
     view.use_key("")
     view.page.mouse.move(5, 5)

@@ -50,7 +50,7 @@ class ProfileWish(Struct, frozen=True, kw_only=True):
 
 
 Action = Literal[
-    "flush", "stats", "abort", "pause", "continue", "gap", "start_profile", "stop_profile", "outline", "run"
+    "flush", "stats", "abort", "pause", "continue", "gap", "start_profile", "stop_profile", "outline", "run", "sessions"
 ]
 """What an operator can wish of the scheduler."""
 
@@ -60,7 +60,8 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
 
     `abort` cancels the request named by `request_id` (exact match), or all when it is None. From `pause` to `continue`
     no step is begun, and requests wait where they are. `start_profile` is told how by `profile`. `outline` shows the
-    tree, or what is under a page; `run` the first tokens of the node with that page.
+    tree, or what is under a page; `run` the first tokens of the node with that page; `sessions` all sessions, or those
+    that go through the node that begins with it.
     """
 
     control_id: int
@@ -70,10 +71,11 @@ class Control(Struct, frozen=True, kw_only=True, tag=True):
     page: int | None = None
 
 
-Wish = Literal["figures", "drain", "reopen", "diagnose", "requests"]
+Wish = Literal["figures", "drain", "reopen", "diagnose", "requests", "judge"]
 """What one tokenizer can have the others do; each answers with its figures afterwards, or with its diagnosis.
 
-To `requests` each answers with its last ones, or with the one of the id `about`.
+To `requests` each answers with its last ones, or with the one of the id `about`; to `judge` with what its records say
+to the miss that `about` tells of (`runtime.judging`).
 """
 
 

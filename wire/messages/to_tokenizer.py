@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from wire.gap import GapReport, Lost
+from wire.sessions import Chance, SessionState, SurvivalCounts
 
 from .to_scheduler import Wish
 
@@ -51,7 +52,8 @@ class Reuse(Struct, frozen=True, kw_only=True):
     """What a request's first scheduling found in the cache, in prompt tokens.
 
     `copied_tokens` is the part of `cached_tokens` that came by copying a forked page. The last of the cached pages had
-    not been used for `idle_s`. `miss` says why no more was found; both are None without `--explain-misses`.
+    not been used for `idle_s`. `miss` says why no more was found, `session` whether this will be found again; all three
+    are None without `--explain-misses`.
     """
 
     prompt_tokens: int
@@ -60,6 +62,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
     queue_s: float
     idle_s: float | None = None
     miss: Miss | None = None
+    session: Chance | None = None
 
 
 class Tokens(Struct, frozen=True, kw_only=True, tag=True):
@@ -122,10 +125,10 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     found cached then. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the request that came first
     of those in the queue has been there. An unused page stays for `belt_s`; the next to go was used `next_victim_s`
     ago; half of the sessions that return do so within `expected_return_s`, and the share `survival` of them within
-    `belt_s`. These are None without `--explain-misses`, and until enough has happened. `lost` are shares of the prompt
-    tokens of the last ten minutes, None without `--gap-report`. `is_paused` from `pause` to `continue`. `stuck` is None
-    while all is well, else the sentence that says what hangs. Nothing is sent before the runner is ready, so a
-    tokenizer that has `Stats` may serve.
+    `belt_s`; `sessions` counts them by their own. These are None without `--explain-misses`, and until enough has
+    happened. `lost` are shares of the prompt tokens of the last ten minutes, None without `--gap-report`. `is_paused`
+    from `pause` to `continue`. `stuck` is None while all is well, else the sentence that says what hangs. Nothing is
+    sent before the runner is ready, so a tokenizer that has `Stats` may serve.
     """
 
     model_fingerprint: str = ""
@@ -166,6 +169,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     next_victim_s: float | None = None
     expected_return_s: float | None = None
     survival: float | None = None
+    sessions: SurvivalCounts | None = None
     lost: Lost | None = None
     is_paused: bool = False
     stuck: str | None = None
@@ -222,6 +226,7 @@ class ControlReply(Struct, frozen=True, kw_only=True, tag=True):
     gap: GapReport | None = None
     outline: Outline | None = None
     run: Run | None = None
+    sessions: tuple[SessionState, ...] | None = None
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag=True):
