@@ -1,9 +1,10 @@
 """What does watching cost: causes of misses, gap report, doctor, recording, KV events, metrics scraped, all at once?
 
 Two servers of the embedded model, one with all of it on and one with all of it off, take turns at the same load: waves
-of requests that share half of their prompt, so that they decode together. Prints tokens a second of each wave and the
-ratio, of medians and of neighbours.
-    python -m bench.observing --repeats 9
+of requests that share half of their prompt, so that they decode together. Prints for each wave tokens a second and their
+ratio, and what depends less on what else the machine does: the processor time of scheduler and tokenizer for each request,
+and what watching adds to that over the time of a wave, in percent of one processor.
+    python -m bench.observing --repeats 15 --prompt-tokens 64 --output-tokens 32
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -23,12 +25,16 @@ from tqdm import tqdm
 from bench import results, summary
 from bench.client import Client, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of
-from bench.server import add_launch_flags, launched
+from bench.lone_tokenizer import cpu_time_s
+from bench.processes import child_running
+from bench.server import Server, add_launch_flags, launched
 from bench.summary import Failure
 from bench.words import text_of
+from runtime.config import MODULES
 
 OFF = ("--no-explain-misses", "--no-gap-report", "--doctor-prompts", "0")
 REQUEST_S = 600.0
+HOST_PARTS = ("scheduler", "tokenizer")
 SCRAPE_S = 1.0
 
 
@@ -50,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="axil-bench-") as folder, ExitStack() as servers:
         flags = {"off": OFF, "on": on(Path(folder))}
-        urls = {name: servers.enter_context(launched([*args.serve_flags, *each])).url for name, each in flags.items()}
-        rates = asyncio.run(_waves(urls, args.rows, args.prompt_tokens, args.output_tokens, args.repeats))
+        pair = {name: servers.enter_context(launched([*args.serve_flags, *each])) for name, each in flags.items()}
+        waves = asyncio.run(_waves(pair, args.rows, args.prompt_tokens, args.output_tokens, args.repeats))
     rows = {
-        f"wave {i}": {"off_per_s": off, "on_per_s": watched, "on_over_off_ratio": watched / off}
-        for i, (off, watched) in enumerate(zip(rates["off"], rates["on"], strict=True), start=1)
+        f"wave {i}": _compared(off, watched, args.rows)
+        for i, (off, watched) in enumerate(zip(waves["off"], waves["on"], strict=True), start=1)
     }
     figures = {name: statistics.median(row[name] for row in rows.values()) for name in rows["wave 1"]}
     print(summary.table({**rows, "median": figures}))
@@ -62,43 +68,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """So many tokens, of prompts and answers together, in `took_s`; scheduler and tokenizer computed for `cpu_s`."""
+
+    tokens: int
+    took_s: float
+    cpu_s: float
+
+
+def _compared(off: Wave, watched: Wave, num_rows: int) -> dict[str, float]:
+    """What a wave cost on one server and on the other."""
+    rate, watched_rate = off.tokens / off.took_s, watched.tokens / watched.took_s
+    return {
+        "off_per_s": rate,
+        "on_per_s": watched_rate,
+        "on_over_off_ratio": watched_rate / rate,
+        "off_cpu_ms": 1e3 * off.cpu_s / num_rows,
+        "on_cpu_ms": 1e3 * watched.cpu_s / num_rows,
+        "added_cpu_percent": 100 * (watched.cpu_s - off.cpu_s) / off.took_s,
+    }
+
+
+def host_cpu_s(server: Server) -> float:
+    """What the scheduler and the tokenizer of a server have computed for so far."""
+    return sum(cpu_time_s(child_running(MODULES[part], server.process_id)) for part in HOST_PARTS)
+
+
 async def _waves(
-    urls: dict[str, str], num_rows: int, prompt_tokens: int, output_tokens: int, repeats: int
-) -> dict[str, list[float]]:
-    """Tokens a second, of prompts and answers together, of each server's waves."""
-    rates: dict[str, list[float]] = {name: [] for name in urls}
+    servers: dict[str, Server], num_rows: int, prompt_tokens: int, output_tokens: int, repeats: int
+) -> dict[str, list[Wave]]:
+    """The waves of each server."""
+    waves: dict[str, list[Wave]] = {name: [] for name in servers}
     seeds = itertools.count()
     async with AsyncExitStack() as stack:
-        clients = {name: await stack.enter_async_context(connected(url, None)) for name, url in urls.items()}
+        clients = {
+            name: await stack.enter_async_context(connected(server.url, None)) for name, server in servers.items()
+        }
         await stack.enter_async_context(_scraped(clients["on"]))
         for i in tqdm(range(repeats + 1), unit=" pairs", disable=None):
             shared = text_of(prompt_tokens // 2, seed=next(seeds))
             prompts = [f"{shared} {text_of(prompt_tokens // 2, seed=next(seeds))}" for _ in range(num_rows)]
             # The order changes, so that neither is always the one behind the other's heat.
             for name in sorted(clients, reverse=bool(i % 2)):
-                rate = await _wave(clients[name], prompts, output_tokens)
+                wave = await _wave(clients[name], servers[name], prompts, output_tokens)
                 if i:  # the first pair warms up
-                    rates[name].append(rate)
-    return rates
+                    waves[name].append(wave)
+    return waves
 
 
-async def _wave(client: Client, prompts: Sequence[str], output_tokens: int) -> float:
-    """Tokens a second of a wave.
+async def _wave(client: Client, server: Server, prompts: Sequence[str], output_tokens: int) -> Wave:
+    """Send a wave and wait for its end.
 
     Raises:
         CannotMeasure: a request failed.
     """
-    started_s = time.perf_counter()
+    cpu_s, started_s = host_cpu_s(server), time.perf_counter()
     answers = await asyncio.gather(
         *(client.complete(prompt, max_tokens=output_tokens, timeout_s=REQUEST_S) for prompt in prompts)
     )
-    took_s = time.perf_counter() - started_s
+    took_s, cpu_s = time.perf_counter() - started_s, host_cpu_s(server) - cpu_s
     tokens = 0
     for answer in answers:
         if isinstance(answer, Failure):
             raise CannotMeasure(f"a request failed: {answer.kind}: {answer.detail}")
         tokens += answer.prompt_tokens + answer.completion_tokens
-    return tokens / took_s
+    return Wave(tokens, took_s, cpu_s)
 
 
 @asynccontextmanager

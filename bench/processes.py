@@ -12,13 +12,13 @@ import psutil
 from bench.command import CannotMeasure
 
 
-def child_running(module: str) -> int:
-    """The process id of this process's own child that runs a module, as in `python -m MODULE`.
+def child_running(module: str, parent_id: int | None = None) -> int:
+    """The process id of a process's own child that runs a module, as in `python -m MODULE`; by default, of this one's.
 
     Raises:
         CannotMeasure: there is none.
     """
-    return _running(module, psutil.Process().children())[0].pid
+    return _running(module, psutil.Process(parent_id).children())[0].pid
 
 
 def resident_mb(module: str) -> float:

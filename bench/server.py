@@ -42,10 +42,14 @@ class NotStarted(CannotMeasure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that answers; `ready_s` is how long a started one took from its process's start to `/health` 200."""
+    """A server that answers; `ready_s` is how long a started one took from its process's start to `/health` 200.
+
+    `process_id` is that of the process that was started, with all others as its children.
+    """
 
     url: str
     ready_s: float
+    process_id: int
 
 
 def add_launch_flags(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +160,8 @@ def started(
                 if time.monotonic() - started_s > within_s:
                     raise NotStarted(f"{name} was not ready within {within_s:.0f} s:\n{_last_words(log)}")
                 time.sleep(POLL_S)
-            yield Server(url=f"http://127.0.0.1:{port}", ready_s=time.monotonic() - started_s)
+            ready_s = time.monotonic() - started_s
+            yield Server(url=f"http://127.0.0.1:{port}", ready_s=ready_s, process_id=process.pid)
         finally:
             _stop(process)
 

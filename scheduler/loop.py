@@ -35,7 +35,7 @@ from .plan import plan
 from .recorder import Recorder
 from .request import ClientId
 from .settle import settle
-from .state import Reply, State
+from .state import Reply, State, expected_left_s
 from .stats import make_stats
 from .watchdog import Watchdog
 
@@ -111,7 +111,7 @@ class Loop:
         self._send(replies)
         self.state.cache.evict_ahead()
         self._tell_others()
-        self._send(self.outlines.answers(self.state.cache, time.monotonic()))
+        self._send(self._outlines())
         self.busy_s += time.monotonic() - began_s
         if began_s >= self.next_stats_s:
             self._report(began_s)
@@ -234,6 +234,13 @@ class Loop:
             self.kv_events.publish()
             self.kv_events.answer()
             self.state.counters.kv_event_messages_total = self.kv_events.next_sequence
+
+    def _outlines(self) -> list[Reply]:
+        """Show the tree to those who have asked, while the runner has enough to do."""
+        if not self.outlines.asked:
+            return []
+        now_s = time.monotonic()
+        return self.outlines.answers(self.state.cache, now_s, spare_s=expected_left_s(self.state, now_s=now_s))
 
     def _stats(self, now_s: float) -> Stats:
         stuck = self.watchdog.stuck(self.state, now_s=now_s)

@@ -28,6 +28,11 @@ FRESH_S = 1.0
 TIME_SHARE = 0.01
 """The part of the time that may go into outlines."""
 
+PATIENCE_S = 2.0
+"""So long an outline waits for steps that last longer than the walk; then it is made nevertheless."""
+
+_RETRY_S = 0.01
+
 MAX_KEPT = 4
 """Places whose outlines are kept at once, the whole tree included."""
 
@@ -46,11 +51,16 @@ class Asker(NamedTuple):
 
 @dataclass(slots=True)
 class Outlines:
-    """Who waits for an outline of what, those made lately, and when the next may be made."""
+    """Who waits for an outline of what, those made lately, and when the next may be made.
+
+    `took_s` is how long the last walk took, `waits_since_s` since when one has waited for a step that is longer.
+    """
 
     asked: dict[int | None, list[Asker]] = field(default_factory=dict)
     made: dict[int | None, tuple[float, Outline]] = field(default_factory=dict)
     next_s: float = 0.0
+    took_s: float = 0.0
+    waits_since_s: float | None = None
 
     def ask(self, asker: Asker, under: int | None) -> None:
         """Note a wish for the whole tree, or for what is under a page."""
@@ -60,15 +70,18 @@ class Outlines:
         """When the next may be made; never, while nobody asks."""
         return self.next_s if self.asked else float("inf")
 
-    def answers(self, cache: PrefixCache, now_s: float) -> list[Reply]:
-        """Answer those whose outline is fresh, and make one more when it's time. To be called after a plan was sent."""
+    def answers(self, cache: PrefixCache, now_s: float, *, spare_s: float) -> list[Reply]:
+        """Answer those whose outline is fresh, and make one more when it's time. To be called after a plan was sent.
+
+        The runner is busy for `spare_s` with what it has: a walk that takes longer would let it wait for a plan.
+        """
         if not self.asked:
             return []
         self.made = {under: each for under, each in self.made.items() if now_s - each[0] < FRESH_S}
         if now_s >= self.next_s:
             under = next((each for each in self.asked if each not in self.made), None)
             if under in self.asked and under not in self.made:
-                self._make(cache, under, now_s)
+                self._make_in_time(cache, under, now_s, spare_s)
         ready = [under for under in self.asked if under in self.made]
         return [
             Reply(asker.client, ControlReply(control_id=asker.control_id, outline=self.made[under][1]))
@@ -76,11 +89,20 @@ class Outlines:
             for asker in self.asked.pop(under)
         ]
 
+    def _make_in_time(self, cache: PrefixCache, under: int | None, now_s: float, spare_s: float) -> None:
+        waits_since_s = now_s if self.waits_since_s is None else self.waits_since_s
+        if self.took_s > spare_s and now_s - waits_since_s < PATIENCE_S:
+            self.waits_since_s, self.next_s = waits_since_s, now_s + _RETRY_S
+            return
+        self.waits_since_s = None
+        self._make(cache, under, now_s)
+
     def _make(self, cache: PrefixCache, under: int | None, now_s: float) -> None:
         made = outline_of(cache, under, now_s=now_s)
         if len(self.made) >= MAX_KEPT:
             del self.made[min(self.made, key=lambda each: self.made[each][0])]
         self.made[under] = now_s, made
+        self.took_s = made.took_s
         self.next_s = now_s + made.took_s / TIME_SHARE
 
 

@@ -27,6 +27,7 @@ from wire.recording import BLOCK_TOKENS, RecordedRequest, encode_row
 from .request import Request
 from .salts import salt_digest
 from .sequences import Sequences
+from .sessions import RENDERED_TOKENS
 from .state import Reply
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ QUEUE_REQUESTS = 1024
 _MOST_BLOCKS = 1 << 18
 _MOST_TOKENS = 8 << 20
 _CLOSE_S = 0.4
-_RENDERED_TOKENS = 16
-"""How a template begins an answer may differ by so many tokens from how it writes one that was given."""
 
 
 class _Span(NamedTuple):
@@ -181,7 +180,7 @@ class _Rows:
     def _session(self, number: int, follows: int | None, shared_tokens: int) -> int:
         """The session of the row whose whole prompt this one begins with; else one of its own."""
         span = None if follows is None else self._spans.get(follows)
-        return number if span is None or shared_tokens < span.prompt_tokens - _RENDERED_TOKENS else span.session
+        return number if span is None or shared_tokens < span.prompt_tokens - RENDERED_TOKENS else span.session
 
     def _hash_ids(self, request: Request, nothing: int) -> tuple[int, ...]:
         """Small numbers of the prompt's blocks; the last one may be partly filled."""

@@ -24,6 +24,10 @@ MAX_SESSIONS = 512
 MAX_PAGES = 1 << 20
 """Pages of all sessions' paths, at 12 bytes each; of more, the sessions that were used first go."""
 
+RENDERED_TOKENS = 4
+"""How a template begins an answer may differ by so many tokens from how it writes one that was given; questions are
+longer, with what a template puts behind them."""
+
 _OWN_PAUSES = 8
 _GUESSED = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
 """A session's own pauses stand beside so many of all sessions', these quantiles."""
@@ -189,8 +193,7 @@ class Sessions:
             session = self._sessions.get(miss.relative or "")
         if session is None or session.ended_s is None:
             return None
-        # How a template begins an answer may differ from how it writes one that was given.
-        is_behind_prompt = lease.cached_tokens > session.prompt_tokens - self._cache.page_tokens
+        is_behind_prompt = lease.cached_tokens >= session.prompt_tokens - RENDERED_TOKENS
         return session if is_behind_prompt or is_evicted else None
 
     def _evicted(self, request: Request, lease: Lease) -> Session | None:

@@ -109,6 +109,15 @@ class Reply:
     message: object
 
 
+def expected_left_s(state: State, *, now_s: float) -> float:
+    """How long the runner is expected to be busy with what it has been sent; for ever, where nobody waits for it."""
+    if not state.in_flight:
+        return float("inf")
+    first, *later = state.in_flight
+    left_s = max(0.0, first.sent_s + state.cost.predict_s(first.work) - now_s)
+    return left_s + sum(state.cost.predict_s(sent.work) for sent in later)
+
+
 def make_state(config: SchedulerConfig, limits: Limits, *, page_tokens: int) -> State:
     """An empty scheduler over a pool of `limits.pool_tokens`."""
     num_pages = limits.pool_tokens // page_tokens

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -24,13 +25,17 @@ def test_both_servers_get_the_same_waves_and_one_is_watched_in_every_way(
     def launched(flags: Sequence[str]) -> Iterator[Server]:
         fake = fakes[tuple(flags)] = FakeOpenAI(metrics=["# none\n"])
         with running(fake) as url:
-            yield Server(url=url, ready_s=0.0)
+            yield Server(url=url, ready_s=0.0, process_id=0)
 
+    computed_s = itertools.count()
     monkeypatch.setattr(observing, "launched", launched)
+    monkeypatch.setattr(observing, "host_cpu_s", lambda server: float(next(computed_s)))
     path = tmp_path / "figures.json"
     assert observing.main(["--rows", "3", "--prompt-tokens", "40", "--repeats", "2", "--json", str(path)]) == 0
     figures = json.loads(path.read_text())["figures"]
     assert figures["off_per_s"] > 0 and figures["on_per_s"] > 0 and figures["on_over_off_ratio"] > 0
+    assert figures["off_cpu_ms"] == figures["on_cpu_ms"] == pytest.approx(1000 / 3)
+    assert figures["added_cpu_percent"] == 0
     off, watched = fakes.values()
     assert sorted(off.prompts) == sorted(watched.prompts) and len(off.prompts) == 9
     known = set(re.findall(r"`(--[a-z-]+)`", FLAGS.read_text()))

@@ -8,10 +8,11 @@ import pytest
 from radix.cache import PrefixCache
 from radix.outline import Column
 from scheduler import salts
-from scheduler.outlines import FRESH_S, TIME_SHARE, Asker, Outlines
+from scheduler.outlines import FRESH_S, PATIENCE_S, TIME_SHARE, Asker, Outlines
 from scheduler.request import ClientId
-from scheduler.state import Reply
+from scheduler.state import Reply, expected_left_s
 from tests.radix.serving import CHAT, OTHER, serve
+from tests.scheduler.harness import make_harness
 from wire.messages.to_tokenizer import ControlReply, Outline
 
 
@@ -36,7 +37,7 @@ def outline_in(reply: Reply) -> Outline:
 
 def test_nobody_asks_and_nothing_is_made(cache: PrefixCache) -> None:
     outlines = Outlines()
-    assert outlines.answers(cache, 10.0) == []
+    assert outlines.answers(cache, 10.0, spare_s=1.0) == []
     assert outlines.due_s() == float("inf")
     assert not outlines.made
 
@@ -45,24 +46,49 @@ def test_all_who_ask_within_a_second_get_one_outline(cache: PrefixCache) -> None
     outlines = Outlines()
     outlines.ask(asker(1), None)
     outlines.ask(asker(2), None)
-    first, second = outlines.answers(cache, 10.0)
+    first, second = outlines.answers(cache, 10.0, spare_s=1.0)
     outlines.ask(asker(3), None)
-    (third,) = outlines.answers(cache, 10.0 + 0.9 * FRESH_S)
+    (third,) = outlines.answers(cache, 10.0 + 0.9 * FRESH_S, spare_s=1.0)
     assert outline_in(first) is outline_in(second) is outline_in(third)
     outlines.ask(asker(4), None)
-    (fourth,) = outlines.answers(cache, 10.0 + 1.1 * FRESH_S)
+    (fourth,) = outlines.answers(cache, 10.0 + 1.1 * FRESH_S, spare_s=1.0)
     assert outline_in(fourth) is not outline_in(first)
 
 
 def test_the_next_one_waits_until_the_walks_took_a_hundredth_of_the_time(cache: PrefixCache) -> None:
     outlines = Outlines()
     outlines.ask(asker(1), None)
-    (reply,) = outlines.answers(cache, 10.0)
+    (reply,) = outlines.answers(cache, 10.0, spare_s=1.0)
     outlines.ask(asker(2), 0)
     due_s = 10.0 + outline_in(reply).took_s / TIME_SHARE
     assert outlines.due_s() == due_s > 10.0
-    assert outlines.answers(cache, (10.0 + due_s) / 2) == []
-    assert len(outlines.answers(cache, due_s)) == 1
+    assert outlines.answers(cache, (10.0 + due_s) / 2, spare_s=1.0) == []
+    assert len(outlines.answers(cache, due_s, spare_s=1.0)) == 1
+
+
+def test_a_walk_waits_for_steps_that_last_longer_but_not_for_ever(cache: PrefixCache) -> None:
+    outlines = Outlines()
+    outlines.ask(asker(1), None)
+    assert outlines.answers(cache, 10.0, spare_s=0.001), "how long one takes is not known yet"
+    outlines.took_s = 0.005
+    outlines.ask(asker(2), None)
+    assert outlines.answers(cache, 20.0, spare_s=0.001) == []
+    assert 20.0 < outlines.due_s() < 20.1, "it asks again soon, and does not keep the processor busy until then"
+    assert len(outlines.answers(cache, 20.5, spare_s=0.01)) == 1
+    outlines.took_s = 0.005
+    outlines.ask(asker(3), None)
+    assert outlines.answers(cache, 30.0, spare_s=0.001) == []
+    assert len(outlines.answers(cache, 30.1 + PATIENCE_S, spare_s=0.001)) == 1
+
+
+def test_the_runner_is_busy_with_what_it_was_sent() -> None:
+    harness = make_harness()
+    assert expected_left_s(harness.state, now_s=0.0) == float("inf")
+    harness.submit("a", [*range(3, 43)])
+    harness.send_plan()
+    one_s = expected_left_s(harness.state, now_s=0.0)
+    harness.send_plan()
+    assert expected_left_s(harness.state, now_s=0.0) > one_s > expected_left_s(harness.state, now_s=one_s / 2)
 
 
 def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(
@@ -70,7 +96,7 @@ def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(
 ) -> None:
     outlines = Outlines()
     outlines.ask(asker(1), None)
-    outline = outline_in(outlines.answers(cache, 12.5)[0])
+    outline = outline_in(outlines.answers(cache, 12.5, spare_s=1.0)[0])
     entries = np.frombuffer(outline.entries, np.int64).reshape(-1, len(outline.columns))
     assert outline.columns[Column.USED_MS] == "age_ms"
     assert set(entries[:, Column.USED_MS].tolist()) == {2500}
@@ -80,4 +106,4 @@ def test_ages_count_from_now_and_salts_are_digests_of_a_key_of_this_launch(
     monkeypatch.setattr(salts, "_KEY", b"drawn at another start")
     again = Outlines()
     again.ask(asker(1), None)
-    assert outline_in(again.answers(cache, 12.5)[0]).roots != outline.roots
+    assert outline_in(again.answers(cache, 12.5, spare_s=1.0)[0]).roots != outline.roots
