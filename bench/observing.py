@@ -1,9 +1,9 @@
 """What does watching cost: causes of misses, gap report, doctor, recording, KV events, metrics scraped, all at once?
 
 Two servers of the embedded model, one with all of it on and one with all of it off, take turns at the same load: waves
-of requests that share half of their prompt, so that they decode together. Prints for each wave tokens a second and their
-ratio, and what depends less on what else the machine does: the processor time of scheduler and tokenizer for each request,
-and what watching adds to that over the time of a wave, in percent of one processor.
+of requests that share half of their prompt, so that they decode together. Prints for each wave tokens a second and
+their ratio, and what depends less on what else the machine does: the processor time of scheduler and tokenizer for each
+request, and what watching adds to that over the time of a wave, in percent of one processor.
     python -m bench.observing --repeats 15 --prompt-tokens 64 --output-tokens 32
 """
 
