@@ -89,7 +89,7 @@ class Chooser:
         device_sampler: DeviceSampler | None,
         kernels: SamplerKernels | None,
     ) -> None:
-        self._rules = LogitRules(vocabulary=vocabulary)
+        self._rules = LogitRules(vocabulary=vocabulary, kernels=None if kernels is None else kernels.logits)
         self._grammars = GrammarRules(vocabulary=vocabulary, tokenizer=tokenizer)
         self._device_sampler = device_sampler
         self._kernels = kernels

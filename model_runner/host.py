@@ -8,6 +8,7 @@ from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
+_OWN_SIZE = Path("/proc/self/statm")
 
 
 def free_memory_bytes() -> int:
@@ -15,6 +16,11 @@ def free_memory_bytes() -> int:
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(fields["MemAvailable"].split()[0]) * 1024
     return max(0, min([available, *_cgroup_room_bytes()]))
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now, what it shares with others included."""
+    return int(_OWN_SIZE.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def usable_cores() -> int:

@@ -38,7 +38,8 @@ _GIB = 1 << 30
 class Built:
     """A model with its weights.
 
-    `code` says whose layers they are, with the version where it matters; `weights` how linear layers hold theirs.
+    `code` says whose layers they are, with the version where it matters; `weights` how linear layers hold theirs, and
+    `weights_bytes` what they take.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class Built:
     context_tokens: int
     code: str
     weights: str
+    weights_bytes: int
 
 
 def build(
@@ -160,7 +162,14 @@ def _build_own(
     elif is_packed:
         model.pack()
     spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
-    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=_name(dtype))
+    return Built(
+        model=model,
+        spec=spec,
+        context_tokens=context_tokens,
+        code="axil",
+        weights=_name(dtype),
+        weights_bytes=needed,
+    )
 
 
 def _build_in_kernels(
@@ -178,14 +187,21 @@ def _build_in_kernels(
     # Nothing is taken yet: memory counts when it is touched.
     # All layers in one call would have no place for the sums over ranks: then it's op by op, with the same bits.
     model = make_model(model_config, dtype, KernelOps(library, is_whole=ranks.num_ranks == 1), linears, ranks)
-    embedding_bytes = 0 if model.embedding is None else model.embedding.nbytes
-    _check_weights_fit(linears.num_bytes + embedding_bytes, free_share(CPU, ranks), dtype)
+    weights_bytes = linears.num_bytes + (0 if model.embedding is None else model.embedding.nbytes)
+    _check_weights_fit(weights_bytes, free_share(CPU, ranks), dtype)
     # It stays at one: what is left to torch is small, and OpenMP's threads, which spin, would take the kernels' cores.
     torch.set_num_threads(1)
     load_weights(model, path, on_progress)
     spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
     weights = "+".join(sorted({kind.name for kind in linears.kinds}))
-    return Built(model=model, spec=spec, context_tokens=context_tokens, code="axil", weights=weights)
+    return Built(
+        model=model,
+        spec=spec,
+        context_tokens=context_tokens,
+        code="axil",
+        weights=weights,
+        weights_bytes=weights_bytes,
+    )
 
 
 def _refuse_quantize(config: RunnerConfig, needed: str) -> None:
@@ -221,6 +237,7 @@ def _build_theirs(launch: RunnerLaunch, dtype: torch.dtype, on_progress: OnProgr
         context_tokens=context_tokens,
         code=f"transformers-{source.VERSION}",
         weights=_name(dtype),
+        weights_bytes=num_bytes,
     )
 
 

@@ -22,9 +22,11 @@ from .attention.cpu_backend import CpuAttention
 from .batch import build_batch
 from .kernels.library import Library
 from .kernels.linear import ALL_KINDS, Format, Kind, LinearKernels
+from .kernels.logit_rules import LogitChanges, LogitKernels
 from .kernels.ops import KernelOps
 from .kernels.sampler import SamplerKernels
 from .layers import RMSNorm
+from .logit_rules import changed
 from .rows import RowTable
 
 _STEPS = {Format.FLOAT32: 1e-6, Format.BFLOAT16: 2**-8, Format.INT8: 1 / 100, Format.INT4: 1 / 6}
@@ -40,6 +42,7 @@ def faults(library: Library) -> list[str]:
         "attention over float32": lambda: _attends(library, torch.float32),
         "attention over bfloat16": lambda: _attends(library, torch.bfloat16),
         "norms and gates": lambda: _norms(library),
+        "changes of logits": lambda: _changes(library),
         "the choice of tokens": lambda: _chooses(library),
     }
     return [name for name, is_right in checks.items() if not is_right()]
@@ -100,6 +103,23 @@ def _norms(library: Library) -> bool:
     is_normed = torch.allclose(ops.add_norm(hidden.clone(), added, norm), expected, atol=1e-5)
     gate, up = gates.double()[:, :33], gates.double()[:, 33:]
     return is_normed and torch.allclose(ops.gated(gates, "silu"), (F.silu(gate) * up).float(), atol=1e-5)
+
+
+def _changes(library: Library) -> bool:
+    """Penalties, biases and ids made impossible give the bits that torch gives; other rows stay."""
+    ids, logits = np.array([1, 7, 40, 99], np.int64), 3 * _random(2, 103, seed=5)
+    changes = LogitChanges(
+        seen_ids=ids,
+        counts=np.array([0, 1, 2, 3], np.float32),
+        repetition=1.3,
+        frequency=0.7,
+        presence=-0.4,
+        biased_ids=ids[1:],
+        biases=np.array([5, -100, 0.1], np.float32),
+        forbidden_ids=ids[:1],
+    )
+    expected = changed(logits, {1: changes})
+    return torch.equal(LogitKernels(library).changed(logits, {1: changes}), expected)
 
 
 def _chooses(library: Library) -> bool:

@@ -24,7 +24,7 @@ from .config import RunnerLaunch
 from .device import device_name, free_share, resolve_device
 from .device_sampler import DeviceSampler, make_filters
 from .graphs import CudaCapture, DecodeGraphs
-from .host import num_threads
+from .host import num_threads, resident_bytes
 from .implementation import build, is_own
 from .kernel_choice import load_library
 from .kernels.sampler import SamplerKernels
@@ -37,7 +37,7 @@ from .weights import OnProgress, weight_files
 
 log = logging.getLogger(__name__)
 
-_GIB = 1 << 30
+_GIB, _MIB = 1 << 30, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,8 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
             "device": str(device),
             "dtype": dtype_name,
             "weights": built.weights,
+            "weights_mib": round(built.weights_bytes / _MIB),
+            "resident_mib": round(resident_bytes() / _MIB),
             "kernels": kernels,
             "threads": threads,
             "load_s": round(load_s, 2),

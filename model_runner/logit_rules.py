@@ -8,7 +8,7 @@ row's logits depends on that row only; rows without rules cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wire.messages.to_runner import Admission
-from wire.sampling import SamplingParams
+
+from .kernels.logit_rules import LogitChanges, LogitKernels
 
 _GROWTH = 64
+_NO_IDS = np.zeros(0, np.int64)
+_NO_COUNTS = np.zeros(0, np.float32)
 
 
 class _Seen:
@@ -58,24 +61,38 @@ class _Rules:
     """One row's rules."""
 
     def __init__(self, admission: Admission, vocabulary: int) -> None:
-        self.sampling: SamplingParams = admission.sampling
+        self._sampling = admission.sampling
         self.seen: _Seen | None = None
-        if self.sampling.has_penalties:
+        if self._sampling.has_penalties:
             self.seen = _Seen(np.frombuffer(admission.prompt_ids, "<i4"), np.frombuffer(admission.output_ids, "<i4"))
-        biases = dict(self.sampling.logit_bias)
-        self.bias_ids = np.array(list(biases), np.int64)
-        self.biases = np.array(list(biases.values()), np.float32)
-        self.first_end = admission.num_prompt_tokens + self.sampling.min_new_tokens
-        """The first position where a stop id may stand."""
-        stop_ids = self.sampling.stop_token_ids if self.sampling.min_new_tokens else ()
-        self.stop_ids = np.array([token_id for token_id in stop_ids if token_id < vocabulary], np.int64)
+        biases = dict(self._sampling.logit_bias)
+        self._biased_ids = np.array(list(biases), np.int64)
+        self._biases = np.array(list(biases.values()), np.float32)
+        # The first position where a stop id may stand.
+        self._first_end = admission.num_prompt_tokens + self._sampling.min_new_tokens
+        stop_ids = self._sampling.stop_token_ids if self._sampling.min_new_tokens else ()
+        self._stop_ids = np.array([token_id for token_id in stop_ids if token_id < vocabulary], np.int64)
+
+    def changes(self, position: int) -> LogitChanges:
+        """What they change in the logits of the token at `position`."""
+        return LogitChanges(
+            seen_ids=_NO_IDS if self.seen is None else self.seen.ids,
+            counts=_NO_COUNTS if self.seen is None else self.seen.counts,
+            repetition=self._sampling.repetition_penalty,
+            frequency=self._sampling.frequency_penalty,
+            presence=self._sampling.presence_penalty,
+            biased_ids=self._biased_ids,
+            biases=self._biases,
+            forbidden_ids=self._stop_ids if position < self._first_end else _NO_IDS,
+        )
 
 
 class LogitRules:
-    """The rules of the live rows that have any."""
+    """The rules of the live rows that have any; `kernels` apply them in C++, None in plain torch."""
 
-    def __init__(self, *, vocabulary: int) -> None:
+    def __init__(self, *, vocabulary: int, kernels: LogitKernels | None = None) -> None:
         self._vocabulary = vocabulary
+        self._kernels = kernels
         self._rules: dict[int, _Rules] = {}
 
     def admit(self, admission: Admission) -> None:
@@ -102,34 +119,39 @@ class LogitRules:
 
         It is `logits_BV` itself when no row has a rule, else a copy.
         """
-        ruled = [(b, self._rules[row]) for b, row in enumerate(rows) if row in self._rules] if self._rules else []
-        if not ruled:
+        changes = {b: self._rules[row].changes(positions[b]) for b, row in enumerate(rows) if row in self._rules}
+        if not changes:
             return logits_BV
-        changed_BV = logits_BV.clone(memory_format=torch.contiguous_format)
-        flat = changed_BV.view(-1)
-        seen_rows = [(b, rules.sampling, rules.seen) for b, rules in ruled if rules.seen is not None]
-        if seen_rows:
-            _penalise(flat, _places([(b, seen.ids) for b, _, seen in seen_rows], self._vocabulary), seen_rows)
-        biased = [(b, rules) for b, rules in ruled if len(rules.bias_ids)]
-        if biased:
-            biases = torch.from_numpy(np.concatenate([rules.biases for _, rules in biased]))
-            flat.index_add_(0, _places([(b, rules.bias_ids) for b, rules in biased], self._vocabulary), biases)
-        unfinished = [(b, rules.stop_ids) for b, rules in ruled if positions[b] < rules.first_end]
-        if unfinished:
-            flat.index_fill_(0, _places(unfinished, self._vocabulary), -torch.inf)
-        return changed_BV
+        return changed(logits_BV, changes) if self._kernels is None else self._kernels.changed(logits_BV, changes)
 
 
-def _penalise(flat: Tensor, places_N: Tensor, seen_rows: Sequence[tuple[int, SamplingParams, _Seen]]) -> None:
-    sizes = torch.tensor([seen.size for _, _, seen in seen_rows])
+def changed(logits_BV: Tensor, changes: Mapping[int, LogitChanges]) -> Tensor:
+    """A copy of float32 logits with the changes of some of its rows, in torch."""
+    changed_BV = logits_BV.clone(memory_format=torch.contiguous_format)
+    flat, vocabulary = changed_BV.view(-1), logits_BV.shape[1]
+    penalised = {b: one for b, one in changes.items() if len(one.seen_ids)}
+    if penalised:
+        _penalise(flat, _places({b: one.seen_ids for b, one in penalised.items()}, vocabulary), penalised.values())
+    biased = {b: one for b, one in changes.items() if len(one.biased_ids)}
+    if biased:
+        biases = torch.from_numpy(np.concatenate([one.biases for one in biased.values()]))
+        flat.index_add_(0, _places({b: one.biased_ids for b, one in biased.items()}, vocabulary), biases)
+    forbidden = {b: one.forbidden_ids for b, one in changes.items() if len(one.forbidden_ids)}
+    if forbidden:
+        flat.index_fill_(0, _places(forbidden, vocabulary), -torch.inf)
+    return changed_BV
+
+
+def _penalise(flat: Tensor, places_N: Tensor, penalised: Collection[LogitChanges]) -> None:
+    sizes = torch.tensor([len(one.seen_ids) for one in penalised])
 
     def spread(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(sizes)
 
-    counts_N = torch.from_numpy(np.concatenate([seen.counts for _, _, seen in seen_rows]))
-    repetition_N = spread([sampling.repetition_penalty for _, sampling, _ in seen_rows])
-    frequency_N = spread([sampling.frequency_penalty for _, sampling, _ in seen_rows])
-    presence_N = spread([sampling.presence_penalty for _, sampling, _ in seen_rows])
+    counts_N = torch.from_numpy(np.concatenate([one.counts for one in penalised]))
+    repetition_N = spread([one.repetition for one in penalised])
+    frequency_N = spread([one.frequency for one in penalised])
+    presence_N = spread([one.presence for one in penalised])
     logits_N = flat.index_select(0, places_N)
     logits_N = torch.where(logits_N < 0, logits_N * repetition_N, logits_N / repetition_N)
     logits_N -= frequency_N * counts_N
@@ -137,6 +159,6 @@ def _penalise(flat: Tensor, places_N: Tensor, seen_rows: Sequence[tuple[int, Sam
     flat.index_copy_(0, places_N, logits_N)
 
 
-def _places(ids_of_rows: Sequence[tuple[int, NDArray[np.int64]]], vocabulary: int) -> Tensor:
+def _places(ids_of_rows: Mapping[int, NDArray[np.int64]], vocabulary: int) -> Tensor:
     """Where every id stands in the flat logits (indexing by row and column takes four times as long)."""
-    return torch.from_numpy(np.concatenate([b * vocabulary + ids for b, ids in ids_of_rows]))
+    return torch.from_numpy(np.concatenate([b * vocabulary + ids for b, ids in ids_of_rows.items()]))

@@ -1,6 +1,6 @@
 """Chooses tokens, and finds the most likely ones, in the C++ kernels. The same definition as `model_runner/sampler.py`.
 
-Knows no rules and no grammars: what they forbid has a logit of minus infinity.
+Knows no grammars: what they forbid has a logit of minus infinity.
 """
 
 # B rows · V vocabulary · N most likely tokens
@@ -18,6 +18,7 @@ from torch import Tensor
 from wire.sampling import SamplingParams
 
 from .library import Int, Library, Pointer
+from .logit_rules import LogitKernels
 
 _ROW = np.dtype(
     {
@@ -34,6 +35,8 @@ class SamplerKernels:
     """The library's sampler."""
 
     def __init__(self, library: Library) -> None:
+        self.logits = LogitKernels(library)
+        """What changes logits before a token is chosen."""
         self._sample = library.function("axil_sample", Pointer, Int, Int, Pointer, Pointer)
         self._top = library.function("axil_top_logits", Pointer, *3 * [Int], *3 * [ctypes.c_void_p])
 

@@ -12,6 +12,8 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
+from model_runner.kernels.library import Library
+from model_runner.kernels.logit_rules import LogitKernels
 from model_runner.logit_rules import LogitRules
 from model_runner.models.decoder import Decoder
 from wire.messages.encoding import ids_to_bytes
@@ -29,9 +31,15 @@ def _random(*shape: int, seed: int = 0) -> torch.Tensor:
     return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _rules(*rows: tuple[list[int], list[int], SamplingParams]) -> LogitRules:
+@pytest.fixture(params=["torch", "kernels"])
+def kernels(request: pytest.FixtureRequest, library: Library) -> LogitKernels | None:
+    """Both ways of applying rules."""
+    return LogitKernels(library) if request.param == "kernels" else None
+
+
+def _rules(kernels: LogitKernels | None, *rows: tuple[list[int], list[int], SamplingParams]) -> LogitRules:
     """Rules of rows 0, 1, … with a prompt and an output, of which the last token comes by `note`."""
-    rules = LogitRules(vocabulary=VOCABULARY)
+    rules = LogitRules(vocabulary=VOCABULARY, kernels=kernels)
     for row, (prompt_ids, output_ids, sampling) in enumerate(rows):
         rules.admit(
             Admission(
@@ -49,22 +57,30 @@ def _rules(*rows: tuple[list[int], list[int], SamplingParams]) -> LogitRules:
     return rules
 
 
-def _applied(logits_V: torch.Tensor, prompt_ids: list[int], output_ids: list[int], **params: object) -> torch.Tensor:
-    rules = _rules((prompt_ids, output_ids, SamplingParams(**params)))
+def _applied(
+    kernels: LogitKernels | None,
+    logits_V: torch.Tensor,
+    prompt_ids: list[int],
+    output_ids: list[int],
+    **params: object,
+) -> torch.Tensor:
+    rules = _rules(kernels, (prompt_ids, output_ids, SamplingParams(**params)))
     positions = np.array([len(prompt_ids) + len(output_ids)], np.int64)
     return rules.applied(logits_V[None], [0], positions)[0]
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.7, 2.0])
 @pytest.mark.parametrize("output_ids", [[], [5], [150, 150, 8, 5]])
-def test_the_repetition_penalty_is_that_of_transformers_bit_for_bit(penalty: float, output_ids: list[int]) -> None:
+def test_the_repetition_penalty_is_that_of_transformers_bit_for_bit(
+    kernels: LogitKernels | None, penalty: float, output_ids: list[int]
+) -> None:
     logits = _random(VOCABULARY)
     processor = RepetitionPenaltyLogitsProcessor(penalty)
     expected = processor(torch.tensor([PROMPT + output_ids]), logits[None].clone())[0]
-    assert torch.equal(_applied(logits, PROMPT, output_ids, repetition_penalty=penalty), expected)
+    assert torch.equal(_applied(kernels, logits, PROMPT, output_ids, repetition_penalty=penalty), expected)
 
 
-def test_bias_and_least_length_are_those_of_transformers_bit_for_bit() -> None:
+def test_bias_and_least_length_are_those_of_transformers_bit_for_bit(kernels: LogitKernels | None) -> None:
     logits = _random(VOCABULARY)
     bias = {3: 2.5, 77: -100.0, 198: 0.1}
     processors = LogitsProcessorList(
@@ -76,23 +92,26 @@ def test_bias_and_least_length_are_those_of_transformers_bit_for_bit() -> None:
     for output_ids in ([], [1, 2], [1, 2, 4]):
         expected = processors(torch.tensor([PROMPT + output_ids]), logits[None].clone())[0]
         params = {"logit_bias": tuple(bias.items()), "min_new_tokens": 3, "stop_token_ids": (5, 9, 5000)}
-        assert torch.equal(_applied(logits, PROMPT, output_ids, **params), expected)
+        assert torch.equal(_applied(kernels, logits, PROMPT, output_ids, **params), expected)
 
 
-def test_frequency_and_presence_count_the_output_only() -> None:
+def test_frequency_and_presence_count_the_output_only(kernels: LogitKernels | None) -> None:
     logits = _random(VOCABULARY)
     output_ids = [150, 8, 150, 5, 150]
     expected = logits.clone()
     for token_id, count in Counter(output_ids).items():
         expected[token_id] -= torch.tensor(0.4) * count
         expected[token_id] -= torch.tensor(-1.1)
-    applied = _applied(logits, PROMPT, output_ids, frequency_penalty=0.4, presence_penalty=-1.1)
+    applied = _applied(kernels, logits, PROMPT, output_ids, frequency_penalty=0.4, presence_penalty=-1.1)
     assert torch.equal(applied, expected)
 
 
-def test_repetition_comes_before_the_penalties_that_subtract_and_the_bias_comes_last() -> None:
+def test_repetition_comes_before_the_penalties_that_subtract_and_the_bias_comes_last(
+    kernels: LogitKernels | None,
+) -> None:
     logits = torch.full((VOCABULARY,), 2.0)
     applied = _applied(
+        kernels,
         logits,
         [1],
         [2],
@@ -104,7 +123,9 @@ def test_repetition_comes_before_the_penalties_that_subtract_and_the_bias_comes_
     assert applied[:4].tolist() == [2.0, 6.0, 5.25, 2.0]
 
 
-def test_a_row_gets_the_same_logits_alone_and_in_any_batch_and_the_given_ones_stay() -> None:
+def test_a_row_gets_the_same_logits_alone_and_in_any_batch_and_the_given_ones_stay(
+    kernels: LogitKernels | None,
+) -> None:
     rows = [
         ([1, 2, 3], [4, 5], SamplingParams(repetition_penalty=1.2)),
         ([1, 2, 3], [4, 5], SamplingParams()),
@@ -116,17 +137,17 @@ def test_a_row_gets_the_same_logits_alone_and_in_any_batch_and_the_given_ones_st
     positions = np.array([len(prompt) + len(output) for prompt, output, _ in rows], np.int64)
     logits = _random(len(rows), VOCABULARY)
     before = logits.clone()
-    together = _rules(*rows).applied(logits, range(len(rows)), positions)
+    together = _rules(kernels, *rows).applied(logits, range(len(rows)), positions)
     assert torch.equal(logits, before)
     assert torch.equal(together[1], logits[1])
     for b, row in enumerate(rows):
-        alone = _rules(row).applied(logits[b : b + 1], [0], positions[b : b + 1])
+        alone = _rules(kernels, row).applied(logits[b : b + 1], [0], positions[b : b + 1])
         assert torch.equal(alone[0], together[b])
 
 
-def test_rows_without_rules_are_not_even_copied_and_a_released_row_leaves_none() -> None:
+def test_rows_without_rules_are_not_even_copied_and_a_released_row_leaves_none(kernels: LogitKernels | None) -> None:
     logits = _random(1, VOCABULARY)
-    rules = _rules((PROMPT, [1], SamplingParams(logit_bias=((1, 1.0),))))
+    rules = _rules(kernels, (PROMPT, [1], SamplingParams(logit_bias=((1, 1.0),))))
     position = np.array([20], np.int64)
     assert rules.applied(logits, [0], position) is not logits
     assert rules.applied(logits, [1], position) is logits

@@ -113,6 +113,8 @@ def test_it_announces_itself_executes_plans_beats_and_stops(launched: Any) -> No
     *progress, started = scheduler.started()
     assert isinstance(started, Started)
     assert started.facts["kv_pool_tokens"] == 640
+    held = int(started.facts["resident_mib"]) - int(started.facts["weights_mib"]) - 1024 * started.facts["kv_pool_gib"]
+    assert held < 450, "more than Python and torch need"
     assert isinstance(progress[-1], Progress)
     assert progress[-1].done == progress[-1].total > 0
     ready = scheduler.receive(Ready)

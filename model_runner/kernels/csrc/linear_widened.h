@@ -2,10 +2,17 @@
 // where tokens are few. Either way a token's sums run over the columns in ascending order, with the same operations.
 #pragma once
 
+#include <type_traits>
+
 #include "linear_tiles.h"
 
 constexpr int SLICE = 256;  // columns of a panel, which then fits the first cache
-constexpr int FEW = 3;      // tokens up to which widening in registers is faster: their sums fit beside the weights
+constexpr int FEW = 4;      // tokens up to which widening in registers is faster: their sums fit beside the weights
+
+// A quantised weight is scale * q + least, rounded once; of 8 bits q is stored with 128 added, which `least` takes away.
+AXIL_INLINE Floats least_of(const Weight& w, const uint8_t* scales, int lane, Floats scale) {
+  return w.format == INT8 ? mul(all(-128.0f), scale) : load_halves(scales + (BLOCK + lane) * 2);
+}
 
 // Quantised weights of `count` columns from `first` on, both multiples of 32, as float32 [k][n]: exactly what is stored.
 AXIL_INLINE void expand(const Weight& w, const uint8_t* block, int64_t first, int64_t count, float* panel) {
@@ -70,20 +77,21 @@ AXIL_INLINE void add_column(const Floats (&w)[P], const float* x, int64_t stride
   }
 }
 
-// The same for four columns, each a byte of every lane: the whole numbers are the bits that `low` covers.
-template <int M, int P, class Widen>
-AXIL_INLINE void add_quads(Ints (&quads)[P], Ints low, const float* x, int64_t stride, Floats (&acc)[M][P],
-                           const Widen& widen) {
-#pragma GCC unroll 4
-  for (int byte = 0; byte < 4; byte++) {
+// The same for four columns, whose weights are the bytes of every lane.
+template <int M, int P>
+AXIL_INLINE void add_quads(const Ints (&quads)[P], const Floats (&scale)[P], const Floats (&least)[P], const float* x,
+                           int64_t stride, Floats (&acc)[M][P]) {
+  const auto add_byte = [&](auto number) AXIL_ALWAYS {
+    constexpr int BYTE = decltype(number)::value;
     Floats w[P];
 #pragma GCC unroll 6
-    for (int p = 0; p < P; p++) {
-      w[p] = widen(p, and_bits(quads[p], low));
-      quads[p] = shift_right<8>(quads[p]);
-    }
-    add_column<M, P>(w, x + byte, stride, acc);
-  }
+    for (int p = 0; p < P; p++) w[p] = fma(to_floats(byte_of<BYTE>(quads[p])), scale[p], least[p]);
+    add_column<M, P>(w, x + BYTE, stride, acc);
+  };
+  add_byte(std::integral_constant<int, 0>());
+  add_byte(std::integral_constant<int, 1>());
+  add_byte(std::integral_constant<int, 2>());
+  add_byte(std::integral_constant<int, 3>());
 }
 
 // sums[b][m][n] = x[m] W^T of BLOCKS blocks that lie one behind the other; the sums of `b` lie `apart`.
@@ -105,10 +113,13 @@ AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float
     };
     const int64_t numbers = w.format == INT8 ? BLOCK * static_cast<int64_t>(w.group) : BLOCK * GROUP / 2;
     const int64_t ahead = AHEAD + (block < turn ? 0 : (BLOCKS - 1) * block_size);
-    Floats scale[P];
+    Floats scale[P], least[P];
 #pragma GCC unroll 6
-    for (int p = 0; p < P; p++)
-      scale[p] = load_halves(block + p / VECTORS * block_size + numbers + p % VECTORS * LANES * 2);
+    for (int p = 0; p < P; p++) {
+      const uint8_t* const scales = block + p / VECTORS * block_size + numbers;
+      scale[p] = load_halves(scales + p % VECTORS * LANES * 2);
+      least[p] = least_of(w, scales, p % VECTORS * LANES, scale[p]);
+    }
     if (w.format == INT8) {
       for (int64_t i = 0; i < w.group; i += 4) {
         Ints quads[P];
@@ -117,30 +128,24 @@ AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float
           quads[p] = load_ints(at(p, i * BLOCK));
           ask_for(at(p, i * BLOCK) + ahead);
         }
-        add_quads<M, P>(quads, all_ints(255), x + k + i, stride, acc, [&](int p, Ints q) {
-          return mul(scale[p], to_floats(sub_ints(q, all_ints(128))));
-        });
+        add_quads<M, P>(quads, scale, least, x + k + i, stride, acc);
       }
       continue;
     }
-    Floats least[P];
-#pragma GCC unroll 6
-    for (int p = 0; p < P; p++)
-      least[p] = load_halves(block + p / VECTORS * block_size + numbers + (BLOCK + p % VECTORS * LANES) * 2);
     for (int b = 0; b < BLOCKS; b++)
       for (int64_t line = 0; line < group_size; line += 64) ask_for(block + b * block_size + ahead + line);
-    const auto widen = [&](int p, Ints q) { return fma(to_floats(q), scale[p], least[p]); };
+    const Ints low = all_ints(0x0f0f0f0f);
     for (int i = 0; i < GROUP / 2; i += 4) {
       Ints quads[P];
 #pragma GCC unroll 6
-      for (int p = 0; p < P; p++) quads[p] = load_ints(at(p, i / 4 * BLOCK * 4));
-      add_quads<M, P>(quads, all_ints(15), x + k + i, stride, acc, widen);
+      for (int p = 0; p < P; p++) quads[p] = and_bits(load_ints(at(p, i / 4 * BLOCK * 4)), low);
+      add_quads<M, P>(quads, scale, least, x + k + i, stride, acc);
     }
     for (int i = 0; i < GROUP / 2; i += 4) {
       Ints quads[P];
 #pragma GCC unroll 6
-      for (int p = 0; p < P; p++) quads[p] = shift_right<4>(load_ints(at(p, i / 4 * BLOCK * 4)));
-      add_quads<M, P>(quads, all_ints(15), x + k + GROUP / 2 + i, stride, acc, widen);
+      for (int p = 0; p < P; p++) quads[p] = and_bits(shift_right<4>(load_ints(at(p, i / 4 * BLOCK * 4))), low);
+      add_quads<M, P>(quads, scale, least, x + k + GROUP / 2 + i, stride, acc);
     }
   }
 #pragma GCC unroll 8

@@ -6,6 +6,8 @@
 
 #include "simd.h"
 
+constexpr int NO_BYTES = static_cast<int>(0x80808000);  // of a lane that is shuffled: zeros, but for its lowest byte
+
 #if AXIL_AVX512
 
 constexpr int QUAD_BYTES = 4;  // what four rounded activations take
@@ -21,6 +23,12 @@ AXIL_INLINE ActQuad all_quads(const uint8_t* p) {
 // sum += w[4i .. 4i+3] (unsigned) * x[0 .. 3] (signed) in every lane i.
 AXIL_INLINE void dot_quads(Ints& sum, ByteWeights weights, ActQuad x) { dot_bytes(sum, weights, x); }
 
+// Byte BYTE of every lane.
+template <int BYTE> AXIL_INLINE Ints byte_of(Ints v) {
+  constexpr int A = NO_BYTES | BYTE, B = A + 4, C = A + 8, D = A + 12;
+  return BYTE == 3 ? shift_right<24>(v) : _mm512_shuffle_epi8(v, _mm512_setr4_epi32(A, B, C, D));
+}
+
 // Low bytes of the lanes, as the nibbles' activations lie.
 AXIL_INLINE void store_bytes(uint8_t* p, Ints v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
@@ -35,6 +43,12 @@ AXIL_INLINE Floats load_halves(const uint8_t* p) {
 }
 
 #else
+
+// Byte BYTE of every lane.
+template <int BYTE> AXIL_INLINE Ints byte_of(Ints v) {
+  constexpr int A = NO_BYTES | BYTE, B = A + 4, C = A + 8, D = A + 12;
+  return BYTE == 3 ? shift_right<24>(v) : _mm256_shuffle_epi8(v, _mm256_setr_epi32(A, B, C, D, A, B, C, D));
+}
 
 constexpr int QUAD_BYTES = 8;  // 16 bits each: 0 and 2, then 1 and 3
 struct ByteWeights {

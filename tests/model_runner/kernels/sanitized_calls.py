@@ -134,6 +134,25 @@ def gate(tokens: int, outputs: int, gguf: int) -> None:
     library.axil_read_rows(ctypes.byref(weight), at(ids), c_int64(2), at(looked_up), c_int32(0))
 
 
+class Changes(ctypes.Structure):
+    _fields_ = (
+        *(("seen", c_void_p), ("counts", c_void_p), ("num_seen", c_int64)),
+        *(("biased", c_void_p), ("biases", c_void_p), ("num_biased", c_int64)),
+        *(("forbidden", c_void_p), ("num_forbidden", c_int64)),
+        *((name, c_float) for name in ("repetition", "frequency", "presence")),
+    )
+
+
+def change(size: int) -> None:
+    """Penalties, biases and ids made impossible, at both ends of the second of two rows."""
+    logits, out = normal(2, size), np.empty((2, size), np.float32)
+    ids, values = np.unique(np.array([0, size - 1])), np.ones(2, np.float32)
+    lists = (ids.ctypes.data, values.ctypes.data, len(ids))
+    rows = (Changes * 2)(Changes(), Changes(*lists, *lists, ids.ctypes.data, len(ids), 1.5, 0.5, 0.5))
+    library.axil_change_logits(at(logits), c_int64(2), c_int64(size), rows, at(out))
+    assert (out[0] == logits[0]).all() and (out[1, ids] == -np.inf).all()
+
+
 def choose(size: int, top_k: int, top_p: float, min_p: float) -> None:
     """Tokens of rows that are spread, all equal, forbidden but for one, and no numbers."""
     logits = 3 * normal(4, size)
@@ -168,6 +187,7 @@ for num_threads in (1, 3):
         for gguf in (2, 3, 8):
             gate(tokens, 37, gguf)
     for size in (1, 7, 40, 1003):
+        change(size)
         for filters in ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.1), (900, 0.9, 0.01)):
             choose(size, *filters)
 print("clean")
