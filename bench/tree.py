@@ -5,7 +5,7 @@ times as much cached or waiting. All times are CPU time of one thread, so that o
 little as possible; the garbage collector is off, as in the scheduler's process.
 
 With `--trace` also replays public traces through the tree and prints hit rates by pool size for every eviction policy;
-with `--peers-python` also runs SGLang's trees and vLLM's block pool where that interpreter can import them.
+with `--peers-python` also runs SGLang's trees and vLLM's block pool where one of those interpreters can import them.
 
     python -m bench.tree --json tree.json
     python -m bench.tree --only-traces --trace mooncake_conversation_trace.jsonl
@@ -23,7 +23,8 @@ from radix.eviction import POLICIES
 from . import results
 from . import scheduler_steps as steps
 from . import tree_shapes as shapes
-from .command import exit_status, parser_of
+from .command import exit_status, parser_of, positive
+from .peer_trees import PEERS
 from .trace_replay import read_mooncake, read_sessions, rows
 from .tree_peers import print_peers
 
@@ -77,13 +78,17 @@ def main() -> int:
     parser.add_argument(
         "--peers-python", type=Path, nargs="+", default=[], metavar="FILE", help="interpreters that have SGLang or vLLM"
     )
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="only these (default: all)")
+    parser.add_argument(
+        "--peer-limit-s", type=positive, default=60.0, metavar="S", help="most time for an operation (default: 60)"
+    )
     args = parser.parse_args()
     if not args.only_traces:
         gc.disable()
         report = Report()
         _measure_tree(report, repeats=args.repeats, with_million=not args.without_1m)
         _measure_steps(report)
-        ratios = print_peers(args.peers_python, report.figures)
+        ratios = print_peers(args.peers_python, report.figures, names=args.peers, limit_s=args.peer_limit_s)
         results.write(args.json, report.figures | ratios, results.command_line("bench.tree"))
     for path in args.trace:
         _print_trace(path, num_sessions=args.sessions, seed=args.seed)
