@@ -104,7 +104,7 @@ class Branch:
     namespace: Namespace
     parent: Branch | None
     start: int
-    key: bytearray
+    key: bytes
     cached: int
     page: PageId | None = None
     children: dict[bytes, Branch] = field(default_factory=dict)
@@ -112,11 +112,14 @@ class Branch:
     num_leaders: int = 0
     contests: tuple[Listing, Listing] = field(default_factory=lambda: (Listing(RANK), Listing(AGE)))
     entries: list[Entry | None] = field(default_factory=_no_entries)
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        """The number of tokens from the root to the end of this branch."""
-        return self.start + len(self.key) // TOKEN_BYTES
+    def __post_init__(self) -> None:
+        self.span(self.start, self.key)
+
+    def span(self, start: int, key: bytes) -> None:
+        """Let the branch hold `key`, behind `start` tokens."""
+        self.start, self.key, self.end = start, key, start + len(key) // TOKEN_BYTES
 
     @property
     def is_covered(self) -> bool:

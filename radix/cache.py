@@ -115,7 +115,7 @@ class PrefixCache:
         query = token_bytes(token_ids)
         whole_tokens, fork_tokens = self.core.find(namespace, query)
         if not self._tails.is_idle:
-            place = self.core.follow(namespace, ROOT, query[: whole_tokens * TOKEN_BYTES])
+            place = self.core.follow(namespace, ROOT, query[: whole_tokens * TOKEN_BYTES], 0)
             fork_tokens = max(fork_tokens, self._longest_tail(namespace, place, query)[1])
         return whole_tokens + fork_tokens
 

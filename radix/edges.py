@@ -97,25 +97,28 @@ class Edges:
                 best = Fork(child.pages[0], min(depth + self.page_tokens, child.end), num_tokens)
         return best
 
-    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
-        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+    def follow(self, namespace: Namespace, place: Place, key: bytes, start: int) -> Place:
+        """Go on from a cached place along the whole pages of `key` behind its first `start` tokens.
+
+        Returns where the run of equal pages ends.
+        """
         page, depth = place
         node = self.roots.get(namespace) if page is None else self.home[page]
         if node is None:
             return place
-        offset = 0
-        while offset < len(rest):
+        begin = offset = start * TOKEN_BYTES
+        while offset < len(key):
             if depth == node.end:
-                child = node.children.get(rest[offset : offset + self.page_bytes])
+                child = node.children.get(key[offset : offset + self.page_bytes])
                 if child is None:
                     break
                 node = child
-            run = self.whole_pages(common_run(node.key, (depth - node.start) * TOKEN_BYTES, rest, offset))
+            run = self.whole_pages(common_run(node.key, (depth - node.start) * TOKEN_BYTES, key, offset))
             offset += run
             depth += run // TOKEN_BYTES
             if depth < node.end:
                 break
-        return self.place_of(Position(node, depth)) if offset else place
+        return self.place_of(Position(node, depth)) if offset > begin else place
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         """Pick those of `first_pages` that go on from a cached place. O(the fewer of these and the node's children)."""

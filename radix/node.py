@@ -129,7 +129,7 @@ def token_bytes(token_ids: np.ndarray) -> bytes:
     return token_ids.tobytes()
 
 
-def common_run(key: bytearray, key_offset: int, query: bytes, offset: int) -> int:
+def common_run(key: bytes | bytearray, key_offset: int, query: bytes, offset: int) -> int:
     """Count the equal bytes, in whole tokens, of `key` from `key_offset` and `query` from `offset`.
 
     >>> common_run(bytearray(b"aaaabbbbcccc"), 4, b"xxxxbbbbccdd", 4)

@@ -167,9 +167,9 @@ class PureCore:
                 np.add.at(times, pages[(pages >= 0) & (pages < stop - first)], 1)
         return times
 
-    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
-        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
-        return self.tree.edges.follow(namespace, place, rest)
+    def follow(self, namespace: Namespace, place: Place, key: bytes, start: int) -> Place:
+        """Go on from a cached place along the whole pages of `key` behind its first `start` tokens."""
+        return self.tree.edges.follow(namespace, place, key, start)
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         """Pick those of `first_pages` that go on from a cached place."""

@@ -20,15 +20,14 @@ from .pages import PageId, Pages, pages_of
 __all__ = ["AGE", "RANK", "Cached", "Waiter", "Waiters"]
 
 
-LOOK_PAGES = 512
-"""As many pages of what is waited for are compared with the tree at a time."""
-
-
 class Cached(Protocol):
     """What waiters ask of the tree."""
 
-    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
-        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+    def follow(self, namespace: Namespace, place: Place, key: bytes, start: int) -> Place:
+        """Go on from a cached place along the whole pages of `key` behind its first `start` tokens.
+
+        Returns where the run of equal pages ends. O(the run, and the edge of the tree in which it ends).
+        """
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         """Pick those of `first_pages` that go on from a cached place."""
@@ -53,7 +52,6 @@ class Waiters:
         self.roots: dict[Namespace, Branch] = {}
         self.halts: dict[PageId, Branch] = {}
         self._tree = tree
-        self._look_bytes = LOOK_PAGES * page_tokens * TOKEN_BYTES
         self.pending_tokens = 0
         self._contests = (Listing(RANK), Listing(AGE))
 
@@ -84,14 +82,14 @@ class Waiters:
             found = listing.at(index)
             assert found is not None
             entry, counts = found
+            if counts:
+                if isinstance(entry.listed, Waiter):
+                    yield entry.listed
+                else:
+                    begin(entry.listed.contests[view], halt or entry.listed)
+            # Nobody behind an entry comes before it, and most who ask take the first only.
             look(listing, 2 * index + 1, halt)
             look(listing, 2 * index + 2, halt)
-            if not counts:
-                continue
-            if isinstance(entry.listed, Waiter):
-                yield entry.listed
-            else:
-                begin(entry.listed.contests[view], halt or entry.listed)
 
     def cached_tokens(self, waiter: Waiter) -> int:
         """Count the tokens in whole cached pages at the start of what `waiter` waits for. O(branches above it)."""
@@ -125,7 +123,7 @@ class Waiters:
         """
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Branch(namespace, None, 0, bytearray(), 0)
+            root = self.roots[namespace] = Branch(namespace, None, 0, b"", 0)
         branch, depth = self._descend(root, key)
         if depth < branch.end:
             branch = self._split(branch, depth)
@@ -171,6 +169,8 @@ class Waiters:
     def lost(self, pages: Pages, above: Place) -> None:
         """Take notice that `pages`, all behind `above`, are going."""
         halts = self.halts
+        if halts.keys().isdisjoint(pages):
+            return
         branches = [halts.pop(page) for page in pages if page in halts]
         for branch in branches:
             if branch.start < above.depth:
@@ -215,14 +215,7 @@ class Waiters:
     def _followed(self, branch: Branch) -> Place:
         """Where the part of `branch` that the tree holds ends now. O(what is new), whatever the length of the rest."""
         place = branch.place
-        with memoryview(branch.key) as key:
-            while place.depth < branch.end:
-                first = (place.depth - branch.start) * TOKEN_BYTES
-                part = bytes(key[first : first + self._look_bytes])
-                before, place = place, self._tree.follow(branch.namespace, place, part)
-                if (place.depth - before.depth) * TOKEN_BYTES < len(part):
-                    break
-        return place
+        return self._tree.follow(branch.namespace, place, branch.key, place.depth - branch.start)
 
     def _next_children(self, branch: Branch) -> list[Branch]:
         """Find the children of a covered branch whose first page the tree holds."""
@@ -271,7 +264,7 @@ class Waiters:
         return branch, depth
 
     def _grow(self, parent: Branch, key: bytes) -> Branch:
-        branch = Branch(parent.namespace, parent, parent.end, bytearray(key), parent.end)
+        branch = Branch(parent.namespace, parent, parent.end, key, parent.end)
         parent.children[key[: self.page_tokens * TOKEN_BYTES]] = branch
         self.pending_tokens += branch.end - branch.start
         if parent.is_covered:
@@ -289,14 +282,15 @@ class Waiters:
         parent.children[self._first_page(upper)] = upper
         if cached <= depth:
             self._unplace(lower)
-        lower.parent, lower.start, lower.key = upper, depth, lower.key[num_bytes:]
+        lower.parent = upper
+        lower.span(depth, lower.key[num_bytes:])
         lower.cached = max(cached, depth)
         lower.entries = [None, None]
         upper.children[self._first_page(lower)] = lower
         if page is not None:
             end = Place(page, cached)
             if cached > depth:
-                end = self._tree.follow(upper.namespace, upper.place, bytes(upper.key))
+                end = self._tree.follow(upper.namespace, upper.place, upper.key, 0)
             self._place(upper, end)
         self.pending_tokens = pending_tokens
         self._announce(lower)
@@ -326,7 +320,8 @@ class Waiters:
         assert parent is not None
         self._unplace(upper)
         self._unplace(lower)
-        lower.parent, lower.start, lower.key = parent, upper.start, upper.key + lower.key
+        lower.parent = parent
+        lower.span(upper.start, upper.key + lower.key)
         lower.cached = lower.start
         parent.children[self._first_page(lower)] = lower
         if end is not None:
@@ -335,7 +330,7 @@ class Waiters:
         return lower
 
     def _first_page(self, branch: Branch) -> bytes:
-        return bytes(branch.key[: self.page_tokens * TOKEN_BYTES])
+        return branch.key[: self.page_tokens * TOKEN_BYTES]
 
     # --- who comes first
 

@@ -249,13 +249,13 @@ class NativeCore:
         self._library.radix_count_held(self._tree, first, stop, times.ctypes.data)
         return times
 
-    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
-        """Go on from a cached place along the whole pages of `rest`; returns where the run of equal pages ends."""
+    def follow(self, namespace: Namespace, place: Place, key: bytes, start: int) -> Place:
+        """Go on from a cached place along the whole pages of `key` behind its first `start` tokens."""
         root, page = self._roots.get(namespace, _NONE), place.page
         if page is None and root == _NONE:
             return place
         page = _NONE if page is None else page
-        self._library.radix_follow(self._tree, root, page, place.depth, rest, len(rest) // TOKEN_BYTES)
+        self._library.radix_follow(self._tree, root, page, place.depth, key, start, len(key) // TOKEN_BYTES)
         return self._place()
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
@@ -361,8 +361,8 @@ class NativeCore:
             about = values[at + 2 : stop]
             at = stop
             if kind == _LOST:
-                above, depth, *pages = about
-                self.waiters.lost(array("i", pages), Place(above, depth) if depth else ROOT)
+                above, depth = about[:2]
+                self.waiters.lost(array("i", about[2:]), Place(above, depth) if depth else ROOT)
             elif kind == _REMOVED:
                 if self._observer is not None:
                     self._observer.removed(array("i", about))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import TypeAlias
@@ -42,7 +43,7 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
     "flush": (c_int64, (_TREE,)),
     "forget": (c_bool, (_TREE, c_int32)),
     "quarantine": (None, (_TREE, c_int32)),
-    "follow": (None, (_TREE, c_int32, *_PLACE, *_TOKENS)),
+    "follow": (None, (_TREE, c_int32, *_PLACE, c_char_p, c_int64, c_int64)),
     "continued": (None, (_TREE, c_int32, *_PLACE, *_TOKENS, c_void_p)),
     "count_held": (None, (_TREE, c_int64, c_int64, c_void_p)),
     "told": (c_void_p, (_TREE, POINTER(c_int64))),
@@ -66,9 +67,12 @@ def opened(path: Path) -> Library:
     return library
 
 
-def values_at(address: int, count: int) -> list[int]:
+def values_at(address: int, count: int) -> array[int]:
     """Copy `count` 64-bit integers."""
-    return list((c_int64 * count).from_address(address)) if count else []
+    values = array("q")
+    if count:
+        values.frombytes(ctypes.string_at(address, count * values.itemsize))
+    return values
 
 
 def array_at(address: int, count: int) -> npt.NDArray[np.int64]:

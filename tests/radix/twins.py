@@ -133,8 +133,8 @@ class Twins:
         assert ours.tolist() == theirs.tolist()
         return ours
 
-    def follow(self, namespace: Namespace, place: Place, rest: bytes) -> Place:
-        return self._both(lambda core: core.follow(namespace, place, rest))
+    def follow(self, namespace: Namespace, place: Place, key: bytes, start: int) -> Place:
+        return self._both(lambda core: core.follow(namespace, place, key, start))
 
     def continued(self, namespace: Namespace, place: Place, first_pages: Collection[bytes]) -> list[bytes]:
         return self._both(lambda core: core.continued(namespace, place, first_pages))

@@ -289,9 +289,10 @@ API bool radix_forget(Core* core, int32_t page) {
 API void radix_quarantine(Core* core, int32_t page) { core->pool.quarantine(page); }
 
 // Figures: kPlace, kDepth.
-API void radix_follow(Core* core, int32_t root_id, int32_t page, int32_t depth, const int32_t* rest, int64_t count) {
+API void radix_follow(Core* core, int32_t root_id, int32_t page, int32_t depth, const int32_t* key, int64_t start,
+                      int64_t count) {
   const Position at = core->tree.position_at(root_id, page, depth);
-  const Position end = core->tree.follow(at, {rest, count});
+  const Position end = core->tree.follow(at, {key + start, count - start});
   core->figures[kPlace] = end.depth ? core->tree.page_of(end) : -1;
   core->figures[kDepth] = end.depth;
 }
