@@ -7,8 +7,7 @@ salt of its own, with which the server finds nothing to reuse.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai
@@ -22,10 +21,11 @@ from axil.lang.turns import Turns
 class Unordered(Turns):
     """Turns for all at once."""
 
-    @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
-        """Hold a turn without waiting."""
-        yield
+    async def take(self, key: str) -> None:
+        """Take a turn without waiting."""
+
+    def give_back(self) -> None:
+        """End it."""
 
 
 class PlainCalls:

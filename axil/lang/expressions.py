@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar, Unpack, get_args, overload
 
 import msgspec
@@ -170,9 +170,7 @@ def checked_defaults(**options: Unpack[Options]) -> dict[str, Any]:
     """Turn options into the fields of a `Wish` that they set."""
     wish = _wish(0, 1, **options)
     empty = Wish(max_tokens=0)
-    return {
-        each.name: value for each in fields(wish) if (value := getattr(wish, each.name)) != getattr(empty, each.name)
-    }
+    return {name: value for name in wish.__struct_fields__ if (value := getattr(wish, name)) != getattr(empty, name)}
 
 
 def _wish(

@@ -186,9 +186,9 @@ class Runnable(Generic[P, R]):
             yield i, batch[i]
         batch.end()
 
-    async def _on_loop(self, result: Result[R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _on_loop(self, result: Result[R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, None]:
         """Run on the backend's loop up to the end of all calls; errors stay in the result."""
-        await whole(result, functools.partial(self._function, result.state, *args, **kwargs))
+        return whole(result, functools.partial(self._function, result.state, *args, **kwargs))
 
 
 class Program(Runnable[P, R]):

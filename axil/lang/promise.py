@@ -12,6 +12,9 @@ from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 
+_lock = threading.Lock()
+"""Of all promises: it is held for a few assignments, and one for each would be most of what a promise takes."""
+
 
 class Promise(Generic[T]):
     """A value or an error to come.
@@ -22,14 +25,13 @@ class Promise(Generic[T]):
     7
     """
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_value", "is_done")
+    __slots__ = ("_callbacks", "_error", "_value", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: tuple[Callable[[], object], ...] = ()
 
     def set_result(self, value: T) -> None:
         """Set the value."""
@@ -54,9 +56,9 @@ class Promise(Generic[T]):
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` once the value is set, on the thread that sets it; at once when it is."""
-        with self._lock:
+        with _lock:
             if not self.is_done:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return
         callback()
 
@@ -90,9 +92,9 @@ class Promise(Generic[T]):
         return self.result()
 
     def _finish(self) -> None:
-        with self._lock:
+        with _lock:
             assert not self.is_done, "set twice"
             self.is_done = True
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             callback()

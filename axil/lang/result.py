@@ -107,28 +107,24 @@ class Result(Generic[R]):
 
 async def whole(result: Result[Any], call: Callable[[], Any]) -> None:
     """Run a program's function on the backend's loop and wait for all its calls; errors stay in `result`."""
-    try:
-        await _whole(result, call)
-    except asyncio.CancelledError:
-        if not result._returned.is_done:
-            result._returned.set_exception(ProgramError(STOPPED))
-        result._around.stop()
-        raise
-
-
-async def _whole(result: Result[Any], call: Callable[[], Any]) -> None:
     around, returned = result._around, result._returned
     try:
-        if inspect.iscoroutinefunction(getattr(call, "func", call)):
-            value = await call()
+        try:
+            if inspect.iscoroutinefunction(getattr(call, "func", call)):
+                value = await call()
+            else:
+                value = await around.backend.home.run_fiber(call).arrived()
+        except Exception as error:
+            returned.set_exception(error)
         else:
-            value = await around.backend.home.run_fiber(call).arrived()
-    except Exception as error:
-        returned.set_exception(error)
-    else:
-        returned.set_result(value)
-    for track in tuple(around.tracks):
-        if not track.is_idle:
-            with suppress(ProgramError):
-                await track.look().arrived()
+            returned.set_result(value)
+        for track in tuple(around.tracks):
+            if not track.is_idle:
+                with suppress(ProgramError):
+                    await track.look().arrived()
+    except asyncio.CancelledError:
+        if not returned.is_done:
+            returned.set_exception(ProgramError(STOPPED))
+        around.stop()
+        raise
     around.report.end()

@@ -11,8 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from wire.errors import AxilError
 
@@ -120,7 +122,8 @@ class ScopeEnd:
     slot: Slot
 
 
-Operation = Text | TurnBegin | TurnEnd | Call | Look | Inherit | AppendBranches | ScopeBegin | ScopeEnd
+Immediate = Text | TurnBegin | TurnEnd | Look | ScopeBegin | ScopeEnd
+Operation = Immediate | Call | Inherit | AppendBranches
 
 
 class Track:
@@ -168,7 +171,15 @@ class Track:
     async def _work(self) -> None:
         try:
             while self._operations:
-                await self._apply(self._operations.popleft())
+                operation = self._operations.popleft()
+                if isinstance(operation, Call):
+                    await self._call(operation)
+                elif isinstance(operation, Inherit):
+                    await self._inherit(operation.seen)
+                elif isinstance(operation, AppendBranches):
+                    await self._append(operation)
+                else:
+                    self._apply(operation)
         finally:
             self._is_working = False
             self._drop_operations()  # there are some only when the work was cancelled
@@ -177,7 +188,8 @@ class Track:
         while self._operations:
             _cancel(self._operations.popleft())
 
-    async def _apply(self, operation: Operation) -> None:
+    def _apply(self, operation: Immediate) -> None:
+        """Do what needs no waiting."""
         match operation:
             case Text():
                 self._pieces.append(operation.text)
@@ -186,14 +198,8 @@ class Track:
             case TurnEnd():
                 self._messages = (*self._messages, Message(operation.role, self._text()))
                 self._role, self._pieces = None, []
-            case Call():
-                await self._call(operation)
             case Look():
                 self._tell(operation.seen)
-            case Inherit():
-                await self._inherit(operation.seen)
-            case AppendBranches():
-                await self._append(operation)
             case ScopeBegin():
                 self._scopes[operation.slot] = (len(self._messages), len(self._text()))
             case ScopeEnd():

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right, insort
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 
 
 class Turns:
@@ -25,9 +24,12 @@ class Turns:
         self._num_asked = 0
         self._is_due = False
 
-    @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it."""
+    def turn(self, key: str) -> Turn:
+        """Wait for a turn on entering, and hold it up to the exit."""
+        return Turn(self, key)
+
+    async def take(self, key: str) -> None:
+        """Wait for a turn; `give_back` ends it."""
         loop = asyncio.get_running_loop()
         self._num_asked += 1
         granted: asyncio.Future[None] = loop.create_future()
@@ -38,18 +40,15 @@ class Turns:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self._give_back(loop)
+                self.give_back()
             elif entry in self._waiting:
                 self._waiting.remove(entry)
             raise
-        try:
-            yield
-        finally:
-            self._give_back(loop)
 
-    def _give_back(self, loop: asyncio.AbstractEventLoop) -> None:
+    def give_back(self) -> None:
+        """End a turn."""
         self.num_open -= 1
-        self._plan(loop)
+        self._plan(asyncio.get_running_loop())
 
     def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._is_due and self._waiting and self.num_open < self.max_open:
@@ -66,6 +65,24 @@ class Turns:
             self._last_key = key
             self.num_open += 1
             granted.set_result(None)
+
+
+class Turn:
+    """A turn in a `with`; used once. Every call makes one, so it's no generator."""
+
+    __slots__ = ("_key", "_turns")
+
+    def __init__(self, turns: Turns, key: str) -> None:
+        self._turns = turns
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        await self._turns.take(self._key)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._turns.give_back()
 
 
 def _rank(entry: tuple[str, int, asyncio.Future[None]]) -> tuple[str, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -47,8 +46,11 @@ class Connection:
         Raises:
             AxilError: the server refused, failed or could not be reached.
         """
-        async with self._sent(path, body) as response:
-            return orjson.loads(await response.read())
+        try:
+            async with await self._answered(path, body) as response:
+                return orjson.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise self._broken(path, failure) from failure
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
         """Send a body and give each event of the answer.
@@ -56,15 +58,18 @@ class Connection:
         Raises:
             AxilError: as `post`, and when the stream holds an error.
         """
-        async with self._sent(path, body) as response:
-            async for line in response.content:
-                data = line.removeprefix(b"data:").strip()
-                if not line.startswith(b"data:") or data == b"[DONE]":
-                    continue
-                event = orjson.loads(data)
-                if isinstance(event, dict) and event.get("error"):
-                    raise AxilError(f"{self.url}{path}: {_message(data)}")
-                yield event
+        try:
+            async with await self._answered(path, body) as response:
+                async for line in response.content:
+                    data = line.removeprefix(b"data:").strip()
+                    if not line.startswith(b"data:") or data == b"[DONE]":
+                        continue
+                    event = orjson.loads(data)
+                    if isinstance(event, dict) and event.get("error"):
+                        raise AxilError(f"{self.url}{path}: {_message(data)}")
+                    yield event
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            raise self._broken(path, failure) from failure
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -72,34 +77,37 @@ class Connection:
             session, self._session = self._session, None
             await session.close()
 
-    @asynccontextmanager
-    async def _sent(self, path: str, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answered(self, path: str, body: dict[str, Any]) -> aiohttp.ClientResponse:
+        """The response, which the caller closes, once the server takes the request.
+
+        Raises:
+            AxilError: the server refused, or was full for too long.
+        """
         deadline_s = time.monotonic() + self._retry_s
         wait_s = _FIRST_WAIT_S
         while True:
-            try:
-                async with self._opened().post(self.url + path, data=orjson.dumps(body)) as response:
-                    if response.status < 400:
-                        yield response
-                        return
-                    error = _error(f"{self.url}{path}", response.status, await response.read())
-                    told_s = _seconds(response.headers.get("Retry-After"))
-            except TimeoutError as failure:  # first: aiohttp's are among its other errors too
-                raise Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s.") from failure
-            except aiohttp.ClientError as failure:
-                reason = connection_failure(failure)
-                raise Unavailable(f"{self.url} can't be reached, or broke off: {reason}") from failure
-            pause_s = max(wait_s, told_s)
+            response = await self._opened().post(self.url + path, data=orjson.dumps(body))
+            if response.status < 400:
+                return response
+            async with response:
+                error = _error(f"{self.url}{path}", response.status, await response.read())
+            pause_s = max(wait_s, _seconds(response.headers.get("Retry-After")))
             if response.status not in _RETRIED or time.monotonic() + pause_s > deadline_s:
                 raise error
             await asyncio.sleep(pause_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _broken(self, path: str, failure: Exception) -> AxilError:
+        if isinstance(failure, TimeoutError):  # first: aiohttp's are among its other errors too
+            return Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s.")
+        return Unavailable(f"{self.url} can't be reached, or broke off: {connection_failure(failure)}")
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s),
                 read_bufsize=_LONGEST_LINE_BYTES,
             )
