@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def interpreter(folder: Path, script: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def _few_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_peers, "_inputs", lambda: {})
+    monkeypatch.setattr(tree_peers, "_inputs", dict)
 
 
 def test_a_figure_that_takes_too_long_is_shown_as_such_and_hides_no_other(
@@ -75,10 +76,8 @@ def test_the_next_interpreter_is_asked_where_one_has_no_such_peer(
 def test_an_operation_is_stopped_at_its_limit_and_the_next_goes_on() -> None:
     def endless() -> float:
         while True:
-            try:
+            with suppress(Exception):
                 time.sleep(3600)
-            except Exception:
-                pass
 
     assert peer_trees.within(0.05, endless) is None
     assert peer_trees.within(3600, lambda: 1.5) == 1.5
