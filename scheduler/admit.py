@@ -23,7 +23,7 @@ LOOK_PUT_OFF = 32
 """How many are put off in one step, to wait for a part of a page or for logprobs."""
 
 MAX_SKIPS = 16
-"""How often others may be admitted past a request that does not fit, before pages are kept for it."""
+"""So many others may be admitted past a request that does not fit; then pages are kept for it."""
 
 
 def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> None:
@@ -40,6 +40,7 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
             queue.enlist(recalled)
     lefts = sorted(running.prefill_left_tokens for running in state.prefilling.values())
     tried: set[str] = set()
+    skipped: list[Request] = []
     num_vain = num_put_off = 0
     order = in_order(state, now_s=now_s)
     while state.free_rows and num_vain < LOOK and num_put_off < LOOK_PUT_OFF:
@@ -61,11 +62,13 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         if running is not None:
             _enter(state, draft, running, now_s=now_s)
             insort(lefts, running.prefill_left_tokens)
+            for each in skipped:
+                each.num_skips += 1
         else:
             num_vain += 1
-            request.num_skips += 1
-            if is_overdue or request.num_skips > MAX_SKIPS:
-                return
+            skipped.append(request)
+        if any(each.num_skips >= MAX_SKIPS for each in skipped) or (is_overdue and running is None):
+            return
         order = in_order(state, now_s=now_s)
 
 
