@@ -34,7 +34,8 @@ def is_overdue(state: State, request: Request, *, now_s: float) -> bool:
     it as may: `overtake_share` of those that wait, or of the work that the whole queue holds. So with a half a wait
     grows to about one and a half times what first come, first served would make of it. Sixteen requests, and the work
     of one full step, are always granted, but never more than `overtake_tokens`. If a request is
-    overdue, so are all that came before it. A depth-first sweep comes to everybody anyway.
+    overdue, so are all that came before it. A depth-first sweep comes to everybody anyway. Who waits for what a leader
+    computes is overtaken meanwhile, and is tried when that is there or has not come (`leaders`).
     """
     queue, config = state.waiting, state.config
     if request.num_retractions or config.policy == "depth-first":
