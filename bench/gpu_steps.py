@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from bench.gpu_limits import timed_ms
-from model_runner.attention.backend import AttentionSpec
+from bench.gpu_attention import attention_ms, limit_ms, sdpa_ms
+from model_runner.attention.backend import AttentionBackend, AttentionSpec
+from model_runner.attention.choice import make_backend
 from model_runner.config import RunnerConfig, RunnerLaunch
+from model_runner.implementation import attention_spec
+from model_runner.kernel_choice import load_library
 from model_runner.ladder import Ceilings, climb
 from model_runner.load import Loaded, load
 from model_runner.models.decoder import Decoder
@@ -84,8 +84,7 @@ def run(job: Job) -> list[Figure]:
             else:
                 step_ms, limit_ms = 1000 * batch / rung.tok_s, 1000 * batch / rung.limit_tok_s
                 figures.append(Figure(name=rung.name, value=step_ms, unit="ms", limit=limit_ms))
-                if job.has_sdpa:
-                    figures.append(_sdpa(loaded, context, batch, limits))
+                figures += _attention(job, loaded, context, batch, limits)
     return figures
 
 
@@ -94,41 +93,24 @@ def _fits(loaded: Loaded, context: int, batch: int, num_steps: int) -> bool:
     return (batch + 1) * pages <= loaded.ready.num_pages
 
 
-def _sdpa(loaded: Loaded, context: int, batch: int, limits: Ceilings) -> Figure:
-    """Attention of all layers of a decode step by torch's, over keys and values in one piece: no pages to follow."""
+def _attention(job: Job, loaded: Loaded, context: int, batch: int, limits: Ceilings) -> list[Figure]:
+    """Attention of all layers of a decode step alone: by the variant's backend, and by torch's."""
     assert isinstance(loaded.model, Decoder), "the ladder has refused others"
-    config, device = loaded.model.config, loaded.model.layers[0].input_norm.weight.device
-    q, k, v = sdpa_inputs(
-        AttentionSpec(
-            num_layers=1,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            scale=config.attention_scale,
-            dtype=loaded.model.dtype,
-            page_tokens=1,
-        ),
-        context,
-        batch,
-        device,
-    )
-    one_ms = timed_ms(
-        lambda: F.scaled_dot_product_attention(q, k, v, scale=config.attention_scale, enable_gqa=True), device
-    )
-    read_ms = 1000 * (k.nbytes + v.nbytes) / (limits.read_gb_s * 1e9)
-    return Figure(
-        name=f"attention by SDPA {context} x {batch}",
-        value=config.num_layers * one_ms,
-        unit="ms",
-        limit=config.num_layers * read_ms,
-    )
+    config = RunnerConfig(**job.flags)
+    spec = attention_spec(loaded.model.config, loaded.model.dtype, page_tokens=loaded.ready.page_tokens)
+    device = loaded.model.layers[0].input_norm.weight.device
 
+    def new_backend(one_layer: AttentionSpec) -> AttentionBackend[Any]:
+        library = load_library() if device.type == "cpu" and config.kernels == "auto" else None
+        return make_backend(config.attention, one_layer, device, library, is_deterministic=config.deterministic)
 
-def sdpa_inputs(spec: AttentionSpec, context: int, batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Random q of one token, and k and v of a context, of one layer."""
-    q = torch.randn(batch, spec.num_heads, 1, spec.head_dim, dtype=spec.dtype, device=device)
-    k, v = torch.randn(2, batch, spec.num_kv_heads, context, spec.head_dim, dtype=spec.dtype, device=device)
-    return q, k, v
+    own_ms = attention_ms(new_backend, spec, context=context, num_rows=batch, device=device)
+    least_ms = limit_ms(spec, limits, context=context, num_rows=batch)
+    figures = [Figure(name=f"attention alone {context} x {batch}", value=own_ms, unit="ms", limit=least_ms)]
+    if job.has_sdpa:
+        torch_ms = sdpa_ms(spec, context=context, num_rows=batch, device=device)
+        figures.append(Figure(name=f"attention by SDPA {context} x {batch}", value=torch_ms, unit="ms", limit=least_ms))
+    return figures
 
 
 if __name__ == "__main__":

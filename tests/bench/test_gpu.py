@@ -64,24 +64,26 @@ def test_steps_have_figures_beside_their_limits_and_what_does_not_fit_is_left_ou
     assert [figure.name for figure in figures] == [
         "prefill 32",
         "decode 32 x 1",
+        "attention alone 32 x 1",
         "attention by SDPA 32 x 1",
         "decode 32 x 2",
+        "attention alone 32 x 2",
         "attention by SDPA 32 x 2",
     ]
-    assert [figure.unit for figure in figures] == ["tok/s", "ms", "ms", "ms", "ms"]
+    assert [figure.unit for figure in figures] == ["tok/s", *6 * ["ms"]]
     for figure in figures:
         assert figure.limit is not None
         is_below = figure.value < figure.limit
         assert is_below == (figure.unit == "tok/s"), figure
     # Both heads' keys and values of 32 positions, in two layers.
     read_bytes = 2 * 2 * 32 * 16 * 4
-    assert figures[2].limit == pytest.approx(1000 * read_bytes / 4000e9)
+    assert figures[2].limit == figures[3].limit == pytest.approx(1000 * read_bytes / 4000e9)
 
 
 def test_a_variant_runs_in_a_process_of_its_own_and_what_goes_wrong_there_is_told(model: Path) -> None:
     section = gpu.stepped("tiny", _job(model, batches=[1]))
     assert section.failure is None
-    assert [figure.name for figure in section.figures] == ["prefill 32", "decode 32 x 1"]
+    assert [figure.name for figure in section.figures] == ["prefill 32", "decode 32 x 1", "attention alone 32 x 1"]
     broken = gpu.stepped("broken", _job(model, flags={"device": "cpu", "attention": "flashinfer"}))
     assert broken.failure is not None
     assert "--attention flashinfer needs a CUDA device" in broken.failure
