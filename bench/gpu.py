@@ -4,10 +4,10 @@
 
 Runs `pytest -m gpu`, then each variant of the runner in a process of its own (decode steps in batches behind contexts,
 prefills; graphs on and off, steps ahead or one by one, FlashInfer, Triton, deterministic; attention alone), torch's own
-attention over keys and values in one piece, then servers over HTTP (TTFT cold and warm, decoding): axil, and vLLM and SGLang where
-they are installed. Each figure stands beside what the memory's bandwidth or the products would allow. Writes
-`gpu-YYYY-MM-DD.md` into --out. What fails is a line of the report, not the end of it. Without a CUDA device it says so
-and ends with status 2.
+attention over keys and values in one piece, then servers over HTTP (TTFT cold and warm, decoding): axil, and vLLM and
+SGLang where they are installed. Each figure stands beside what the memory's bandwidth or the products would allow.
+Writes `gpu-YYYY-MM-DD.md` into --out. What fails is a line of the report, not the end of it. Without a CUDA device it
+says so and ends with status 2.
 """
 
 from __future__ import annotations

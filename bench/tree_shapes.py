@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from statistics import median
 
@@ -22,11 +22,6 @@ POOL_TOKENS = 65536
 Ids = npt.NDArray[np.int32]
 Request = tuple[bytes, Ids]
 """A request's prompt as its message carries it, and prompt and output together."""
-
-
-def best_and_middle(measure: Callable[[], float], *, repeats: int) -> list[float]:
-    """Measure several times; sorted."""
-    return sorted(measure() for _ in range(repeats))
 
 
 def chain(num_turns: int, *, is_forked: bool) -> tuple[PrefixCache, Ids]:

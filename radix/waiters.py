@@ -100,10 +100,6 @@ class Waiters:
         assert waiter.branch is not None
         return next(branch.place for branch in waiter.branch.up() if branch.is_reached)
 
-    def is_following(self, waiter: Waiter) -> bool:
-        """Tell whether the page that `waiter` needs next is being computed by a leader."""
-        return self.shared_tokens(waiter) is not None
-
     def shared_tokens(self, waiter: Waiter) -> int | None:
         """Count the tokens up to the end of the page that a leader computes for `waiter`; None without a leader."""
         assert waiter.branch is not None

@@ -111,7 +111,7 @@ class WaitersMachine(CacheMachine):
             is_following = len(wanted) > matched and any(
                 leader.namespace == place.namespace and leader.tokens[: len(wanted)] == wanted for leader in leaders
             )
-            assert waiters.is_following(place.waiter) == is_following
+            assert (waiters.shared_tokens(place.waiter) is not None) == is_following
             if not is_following:
                 group, order = place.waiter.rank
                 ranks.append((group, -matched, order, place.waiter))
