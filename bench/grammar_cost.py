@@ -1,7 +1,8 @@
 """What does a forced answer cost per token, in the model runner's process, beside its step?
 
-Lets a grammar follow an answer of each kind: the mask of the tokens that may come next, and the step over the one that
-came. The vocabulary is the embedded model's.
+Lets a grammar follow an answer of each kind, as the runner does for a row: all logits but those of the tokens that may
+come next are ruled out, then the token that came is taken, with those that must follow it. The vocabulary is the
+embedded model's. On a busy machine a mean over few tokens says little: one of them may have been put aside for 3 ms.
     python -m bench.grammar_cost
 """
 
@@ -13,17 +14,18 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from numpy.typing import NDArray
+import torch
 
 from bench import results, summary
 from bench.command import count, exit_status, parser_of
+from model_runner.grammars import GrammarRules
 from runtime.model_files import tokenizer_files
 from runtime.text.grammar import choice_grammar, json_grammar, regex_grammar
 from runtime.text.tokenizer import Tokenizer
-from wire.sampling import Grammar
+from wire.messages.to_runner import Admission
+from wire.sampling import Grammar, SamplingParams
 
 _PERSON = {"name": "Ada Lovelace", "born": 1815, "is_alive": False, "tags": ["mathematics", "engines"], "note": None}
 _PERSON_SCHEMA = {
@@ -58,12 +60,19 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Milliseconds a token for each kind of grammar."""
     directory, _ = tokenizer_files(None)
     tokenizer = Tokenizer.load(directory)
-    vocabulary = LLTokenizer(tokenizer.to_json(), eos_token=list(tokenizer.eos_token_ids))
-    mask = allocate_token_bitmask(1, vocabulary.vocab_size)
+    torch.set_num_threads(1)
+    logits_BV = torch.randn(1, tokenizer.vocabulary)
+    rules = GrammarRules(vocabulary=tokenizer.vocabulary, tokenizer=directory / "tokenizer.json")
+    eos_token_ids = tuple(tokenizer.eos_token_ids)
     return {
         kind: _row(
             [
-                _costs_ms(grammar, tokenizer.encode(text, add_special_tokens=False), vocabulary, mask)
+                _costs_ms(
+                    msgspec.structs.replace(grammar, eos_token_ids=eos_token_ids),
+                    tokenizer.encode(text, add_special_tokens=False),
+                    rules,
+                    logits_BV,
+                )
                 for _ in range(args.repeats)
             ]
         )
@@ -81,19 +90,23 @@ def _answers() -> Mapping[str, tuple[Grammar, str]]:
     }
 
 
-def _costs_ms(
-    grammar: Grammar,
-    token_ids: Sequence[int],
-    vocabulary: LLTokenizer,
-    mask: NDArray[np.int32],
-) -> list[float]:
-    matcher = LLMatcher(vocabulary, grammar.source, log_level=0)
+def _costs_ms(grammar: Grammar, token_ids: Sequence[int], rules: GrammarRules, logits_BV: torch.Tensor) -> list[float]:
+    sampling = SamplingParams(grammar=grammar)
+    admission = Admission(row=0, request_id="", sampling=sampling, num_cached_tokens=0, page_ids=b"")
+    rules.admit(admission)
+    rules.admit(msgspec.structs.replace(admission, row=1))
+    rules.applied(logits_BV, [1], np.zeros(1, np.int64))  # they are compiled in turn, so row 0 is ready as well
     costs_ms = []
-    for token_id in token_ids:
+    for position, token_id in enumerate(token_ids):
+        positions = np.array([position])
         began_s = time.perf_counter()
-        fill_next_token_bitmask(matcher, mask, 0)
-        assert matcher.consume_token(token_id), matcher.get_error()
+        _, failures = rules.applied(logits_BV, [0], positions)
+        if rules.open_places([0], positions):
+            rules.note([0], np.array([token_id], np.int32), positions)
         costs_ms.append(1e3 * (time.perf_counter() - began_s))
+        assert not failures
+    for row in (0, 1):
+        rules.release(row)
     return costs_ms
 
 
