@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import orjson
+
 from .text.template import Message
+
+MESSAGE_BYTES = 256
+"""A message without its text."""
+
+_OBJECTS_OVER_JSON = 10
+"""What JSON takes in memory once it is read."""
 
 
 class Render(Protocol):
@@ -35,6 +44,7 @@ class ChatSource:
     changes: tuple[str, ...] = ()
 
     @property
-    def num_characters(self) -> int:
-        """About the memory that it keeps: messages, and the text made of them."""
-        return 2 * len(self.text)
+    def num_bytes(self) -> int:
+        """About the memory that it keeps: the text, the messages that say the same, and the tools."""
+        tools_bytes = _OBJECTS_OVER_JSON * len(orjson.dumps(self.tools)) if self.tools else 0
+        return 2 * sys.getsizeof(self.text) + MESSAGE_BYTES * len(self.messages) + tools_bytes

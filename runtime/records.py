@@ -41,7 +41,7 @@ class Record:
 
     __slots__ = (
         "arrived_at", "ended", "first_token_s", "is_settled", "latency_s", "output_bytes", "output_ids", "request_id",
-        "reuse", "salt", "source", "token_ids", "verdict",
+        "reuse", "salt", "source", "source_bytes", "token_ids", "verdict",
     )  # fmt: skip
 
     def __init__(self, request_id: str, token_ids: bytes, salt: str, source: ChatSource | None) -> None:
@@ -49,6 +49,7 @@ class Record:
         self.token_ids = token_ids
         self.salt = salt
         self.source = source
+        self.source_bytes = 0 if source is None else source.num_bytes
         self.arrived_at = time.time()
         self.output_ids: Sequence[int] = []
         self.output_bytes = 0
@@ -95,8 +96,7 @@ class Record:
     @property
     def num_bytes(self) -> int:
         """About what it keeps in memory."""
-        source_bytes = 0 if self.source is None else self.source.num_characters
-        return len(self.token_ids) + source_bytes + self.output_bytes
+        return len(self.token_ids) + self.source_bytes + self.output_bytes
 
 
 class Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,15 +10,13 @@ from dataclasses import dataclass
 
 import orjson
 
+from runtime.chat_source import MESSAGE_BYTES
 from runtime.generation import Prompt
 
 from .prompts import SeenPrompt
 
 MAX_BYTES = 32 * 1024 * 1024
-"""Text of all prompts in the window, a byte a character, and what stands around it; a longer prompt is not kept."""
-
-_MESSAGE_BYTES = 256
-"""A message without its text."""
+"""Text of all prompts in the window, and what stands around it; a longer prompt is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class PromptWindow:
         *,
         salt: str,
         num_tokens: int,
-        num_characters: int,
+        text: str,
     ) -> None:
-        """Keep a prompt of that size. Messages are kept as they are, and not looked at; O(1) but for its tools."""
-        num_bytes = num_characters + _MESSAGE_BYTES * len(messages)
+        """Keep a prompt, whose text is `text`. Messages are kept as they are, unread; O(1) but for its tools."""
+        num_bytes = sys.getsizeof(text) + MESSAGE_BYTES * len(messages)
         if not self._max_prompts or num_bytes > self._max_bytes:
             return
         packed = orjson.dumps(tools) if tools else b""
@@ -67,8 +66,7 @@ class PromptWindow:
         samples = len(prompts) // max(1, len(texts))
         for text, prompt in zip(texts, prompts[::samples], strict=False):
             message = {"role": "prompt", "content": text}
-            num_tokens = len(prompt.token_ids)
-            self.take([message], (), salt=prompt.salt, num_tokens=num_tokens, num_characters=len(text))
+            self.take([message], (), salt=prompt.salt, num_tokens=len(prompt.token_ids), text=text)
 
     def prompts(self) -> list[SeenPrompt]:
         """The prompts, oldest first."""

@@ -180,7 +180,7 @@ def prompts_of(turn: Turn, place: Place, *, request_id: str, num_samples: int = 
         turn.chat.tools.shown,
         salt=place.salt,
         num_tokens=len(turn.prompt.token_ids),
-        num_characters=len(turn.prompt.text),
+        text=turn.prompt.text,
     )
     prompt = Prompt(
         token_ids=turn.prompt.token_ids,

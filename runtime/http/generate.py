@@ -26,6 +26,7 @@ from .live import stream
 from .route import Route
 from .sampling import (
     CACHE_FIELDS,
+    MAX_SALT_CHARACTERS,
     SAMPLING_FIELDS,
     OwnNames,
     checked_rid,
@@ -89,8 +90,8 @@ GENERATE_BODY = record(
         "token_ids_logprob": either(list_of(integer()), list_of(either(list_of(integer()), {"type": "null"}))),
         "return_text_in_logprobs": boolean(text="Put the token's text third in each logprob."),
         "return_prompt_token_ids": boolean(text="Add prompt_token_ids to the answer."),
-        "cache_salt": for_each(string(), text="Requests of different salts share no cache."),
-        "extra_key": for_each(string(), text="Another name of cache_salt."),
+        "cache_salt": for_each(string(longest=MAX_SALT_CHARACTERS), text="Requests of different salts share no cache."),
+        "extra_key": for_each(string(longest=MAX_SALT_CHARACTERS), text="Another name of cache_salt."),
         "session_id": string(text="Said again in meta_info, so that requests can be told apart by session."),
         "data_parallel_rank": integer(0, 0, text="There is one replica."),
         "routed_dp_rank": integer(0, 0, text="There is one replica."),

@@ -23,6 +23,8 @@ from .fields import Fields
 from .schema import Schema, boolean, integer, list_of, mapping, number, one_or_list, ranged, shown, string, unsupported
 
 MAX_RID_CHARACTERS = 256
+MAX_SALT_CHARACTERS = 1024
+"""The scheduler remembers salts of requests that have ended."""
 
 _LARGEST_TOP_K = 2**31 - 1
 _MOST_ID_DIGITS = 10
@@ -63,8 +65,8 @@ SAMPLING_FIELDS: dict[str, Schema] = {
 """The sampling parameters that all APIs spell alike."""
 
 CACHE_FIELDS: dict[str, Schema] = {
-    "cache_salt": string(text="Requests of different salts share no cache."),
-    "extra_key": string(text="Another name of cache_salt."),
+    "cache_salt": string(longest=MAX_SALT_CHARACTERS, text="Requests of different salts share no cache."),
+    "extra_key": string(longest=MAX_SALT_CHARACTERS, text="Another name of cache_salt."),
     "priority": integer(-MAX_PRIORITY, MAX_PRIORITY, text="Of waiting requests the higher goes first."),
 }
 """What a request says of the cache and the queue, in all APIs."""

@@ -7,6 +7,7 @@ refused. What runs is llguidance (https://github.com/guidance-ai/llguidance), he
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -160,7 +161,7 @@ class GrammarTrial:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
         self._room = asyncio.Semaphore(2 * _NUM_THREADS)
         self._open: dict[str, asyncio.Task[str]] = {}
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._known: OrderedDict[bytes, str] = OrderedDict()  # by a digest: sources may be long
 
     async def tried(self, grammar: Grammar) -> Grammar:
         """Give the grammar as the runner needs it.
@@ -173,12 +174,13 @@ class GrammarTrial:
             raise Refused(
                 f"{grammar.field} can't be used: this model has no end-of-sequence token.", field=grammar.field
             )
-        if grammar.source not in self._known:
-            self._known[grammar.source] = await asyncio.shield(self._begun(grammar.source))
+        digest = hashlib.blake2b(grammar.source.encode("utf-8", "surrogatepass")).digest()
+        if digest not in self._known:
+            self._known[digest] = await asyncio.shield(self._begun(grammar.source))
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        self._known.move_to_end(grammar.source)
-        error = self._known[grammar.source]
+        self._known.move_to_end(digest)
+        error = self._known[digest]
         if error:
             raise Refused(f"{grammar.field} can't be followed: {error}. Mend or simplify it.", field=grammar.field)
         return msgspec.structs.replace(grammar, eos_token_ids=tuple(self._model.eos_token_ids))

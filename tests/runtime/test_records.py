@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
+from runtime import records as records_module
 from runtime.chat_changes import Verdict
+from runtime.chat_source import ChatSource, Render
 from runtime.records import MAX_KEPT_BYTES, MAX_RECORDS, Record, Records
 from wire.messages.encoding import TOKEN_BYTES, ids_to_bytes
 from wire.messages.to_tokenizer import Miss, MissCause, Reuse
@@ -64,6 +68,25 @@ def test_where_the_nearest_request_is_not_known_the_record_that_begins_most_alik
     assert changed.cause == "client_changed"
     salted = kept.serve("c", [*LONG[:5], 8, *LONG[6:]], position=5, salt="other")
     assert salted.cause == "never_seen", "records of other salts are nobody's business"
+
+
+def test_what_a_chat_keeps_beside_its_ids_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "MAX_KEPT_BYTES", 20_000)
+    records = Kept().records
+
+    def add(request_id: str, *, text: str = "", num_messages: int = 1, tools: Sequence[dict[str, object]] = ()) -> None:
+        messages = [{"role": "user", "content": ""}] * num_messages
+        render = cast(Render, None)
+        source = ChatSource(messages=messages, tools=tools, variables={}, text=text, render=render)
+        records.add(Record(request_id, b"", "", source))
+
+    add("small", text="x" * 4000)
+    add("cjk", text="漢" * 4000)
+    assert [each.request_id for each in records.latest()] == ["cjk"], "its text and messages take two bytes a character"
+    add("many", num_messages=50)
+    assert [each.request_id for each in records.latest()] == ["many"]
+    add("tools", tools=[{"function": {"name": "f", "description": "d" * 1000}}])
+    assert [each.request_id for each in records.latest()] == ["tools"]
 
 
 def test_records_are_few_and_small_and_the_oldest_go_first() -> None:

@@ -85,6 +85,8 @@ BAD: list[tuple[str, object, str | None, str]] = [
     ),
     (GENERATE, {"text": "x", "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num", "0"),
     (GENERATE, {"text": "x", "cache_salt": 5}, "cache_salt", "a string"),
+    (GENERATE, {"text": "x", "cache_salt": "s" * 1025}, "cache_salt", "at most 1,024"),
+    (GENERATE, {"text": ["x", "y"], "extra_key": ["s", "s" * 1025]}, "extra_key[1]", "at most 1,024"),
     (GENERATE, {"text": "x", "priority": 1001}, "priority", "[-1000, 1000]"),
     (GENERATE, {"text": "x", "priority": "high"}, "priority", "an integer"),
     (GENERATE, {"text": "x", "cache_priority": 1.5}, "cache_priority", "an integer"),
