@@ -86,24 +86,32 @@ class Generator:
         """
         return (await self.encode_all([text], add_special_tokens=add_special_tokens, field=field))[0]
 
-    async def encode_chat(self, text: str, *, field: str) -> Sequence[int]:
-        """Token ids of a rendered chat, whose special tokens the template has written.
+    async def encode_chat(
+        self, render: Callable[[], str], *, num_characters: int, field: str
+    ) -> tuple[str, Sequence[int]]:
+        """A chat as `render` writes it with its special tokens, and its token ids; rendering costs `num_characters`.
 
         Raises:
-            Refused: `text` is empty, or too long.
+            Refused: there is no text, it is too long, or `render` refuses.
         """
+
+        def encoded(text: str) -> tuple[str, Sequence[int]]:
+            return text, self._encoded_chat(text, field=field)
+
+        if num_characters >= INLINE_CHARACTERS:
+            return await self.in_thread(lambda: encoded(render()))
+        text = render()
+        return await self.off_loop(len(text), lambda: encoded(text))
+
+    def _encoded_chat(self, text: str, *, field: str) -> Sequence[int]:
         self._check_text(text, field=field)
-
-        def encoded() -> Sequence[int]:
-            self._check_beginning(text, field=field)
-            token_ids = self.tokenizer.encode_chat(text)
-            self._check_length(len(token_ids), field=field)
-            # What the tokenizer knows the model knows, unless its files do not suit each other.
-            if self.tokenizer.vocabulary > (self.client.stats.vocabulary or self.tokenizer.vocabulary):
-                return self.known_ids(token_ids, field=field)
-            return token_ids
-
-        return await self.off_loop(len(text), encoded)
+        self._check_beginning(text, field=field)
+        token_ids = self.tokenizer.encode_chat(text)
+        self._check_length(len(token_ids), field=field)
+        # What the tokenizer knows the model knows, unless its files do not suit each other.
+        if self.tokenizer.vocabulary > (self.client.stats.vocabulary or self.tokenizer.vocabulary):
+            return self.known_ids(token_ids, field=field)
+        return token_ids
 
     async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool, field: str) -> list[list[int]]:
         """Token ids of each of several prompts.

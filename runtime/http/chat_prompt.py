@@ -119,7 +119,9 @@ async def rendered(front: Front, chat: Chat) -> ChatPrompt:
             field="tools",
         )
     num_characters = sum(MESSAGE_CHARACTERS + len(str(message["content"])) for message in chat.messages)
-    text = await front.generator.off_loop(num_characters, lambda: _text(template, chat))
+    text, token_ids = await front.generator.encode_chat(
+        lambda: _text(template, chat), num_characters=num_characters, field="messages"
+    )
     source = ChatSource(
         messages=chat.messages,
         tools=chat.tools.shown,
@@ -128,8 +130,7 @@ async def rendered(front: Front, chat: Chat) -> ChatPrompt:
         render=functools.partial(_variant, template, chat),
         changes=chat.changes,
     )
-    # The template has written the special tokens itself.
-    return ChatPrompt(source, await front.generator.encode_chat(text, field="messages"))
+    return ChatPrompt(source, token_ids)
 
 
 def _variant(template: ChatTemplate, chat: Chat, messages: Sequence[Message], *, with_tools: bool) -> str:

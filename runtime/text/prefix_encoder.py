@@ -15,9 +15,10 @@ import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, groupby
+from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 from xxhash import xxh3_64_intdigest
 
 MIN_CHARACTERS = 2048
@@ -71,7 +72,7 @@ class PrefixEncoder:
     def __init__(self, encode: Callable[[str], Sequence[int]], added: Sequence[AddedToken]) -> None:
         self._encode = encode
         self._added = {token.text: token for token in added if token.text}
-        self._added_ids = frozenset(token.token_id for token in self._added.values())
+        self._added_ids = np.array([token.token_id for token in self._added.values()], np.int32)
         # One inside a longer one is no cut: what follows it may make the longer one of it.
         self._cutting = frozenset(
             text
@@ -116,7 +117,7 @@ class PrefixEncoder:
         token_ids.extend(new_ids)
         ends, places, digests = (each[:num_cuts] for each in (known.ends, known.places, known.digests))
         matches = list(self._pattern.finditer(text, start))
-        found = list(compress(count(place), map(self._added_ids.__contains__, new_ids)))
+        found = (place + np.flatnonzero(np.isin(np.asarray(new_ids, np.int32), self._added_ids))).tolist()
         if [self._added[match.group()].token_id for match in matches] == [token_ids[index] for index in found]:
             digest_of = {(cut.start, cut.end): cut.digest for cut in cuts}
             for match, index in zip(matches, found, strict=True):
