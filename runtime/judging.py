@@ -22,8 +22,8 @@ from .text.template import Message
 
 log = logging.getLogger(__name__)
 
-MOST_CHARACTERS = 4_000_000
-"""A longer chat is not sent around."""
+MOST_BYTES = 4_000_000
+"""A chat that takes more memory is not sent around."""
 
 
 class _Case(Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ async def judge_together(records: Records, peers: Peers, record: Record) -> None
     miss = record.miss
     if miss is None or not records.is_doubtful(record) or not peers.num_others:
         return
-    if record.source is not None and record.source.num_characters > MOST_CHARACTERS:
+    if record.source_bytes > MOST_BYTES:
         return
     try:
         answers = await peers.ask("judge", _encoded(record, miss))
