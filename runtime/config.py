@@ -33,7 +33,7 @@ class HttpConfig:
     )
     served_model_name: str | None = flag(None, "Name of the model in replies; auto takes it from the path.")
     max_body_bytes: int = flag(
-        32 * 1024 * 1024, "Largest request body; parsing holds up all streams, about 15 ms a MB."
+        32 * 1024 * 1024, "Largest request body; all streams wait while it is parsed, for up to some 0.2 s."
     )
     request_timeout: float | None = flag(
         None, "Seconds that an answer may take in all; what takes longer ends with an error. auto: no limit."

@@ -30,6 +30,10 @@ BODY_S = 120.0
 _MAX_ITEMS = 100_000
 """Objects in one list, at most: each takes a kilobyte while it is read."""
 
+_MOST_CONTAINERS = 250_000
+_MOST_VALUES = 3_000_000
+"""Objects and lists, and values, in a body: the loop stands still for up to 0.3 us and 0.07 us for each."""
+
 _CHECKED_INLINE_BYTES = 256 * 1024
 """Larger bodies may hold so many objects that their check would hold up the streams."""
 
@@ -209,6 +213,7 @@ async def read_fields(request: web.Request) -> Fields:
             body = await request.read()
     except TimeoutError as error:
         raise web.HTTPRequestTimeout from error
+    _check_count(body)
     try:
         data = _parsed(body)
     except orjson.JSONDecodeError as error:
@@ -221,6 +226,19 @@ async def read_fields(request: web.Request) -> Fields:
     else:
         await asyncio.to_thread(check, schema, data, "")
     return Fields(data, schema=schema)
+
+
+def _check_count(body: bytes) -> None:
+    """Refuse what would take long to read. Signs are counted, those in texts too: no prompt that fits has so many."""
+    for what, most, num in (
+        ("objects and lists", _MOST_CONTAINERS, body.count(b"{") + body.count(b"[")),
+        ("values", _MOST_VALUES, body.count(b",")),
+    ):
+        if num > most:
+            raise Refused(
+                f"the body has up to {num:,} {what}; at most {most:,} are read at once, since all streams wait "
+                "meanwhile. Send several requests."
+            )
 
 
 def _parsed(body: bytes) -> object:
