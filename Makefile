@@ -70,7 +70,7 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --no-deps sglang==0.5.23
 	@touch $@
 
-clients: setup-dev $(CLIENTS)/.installed ## sglang's clients and router, LangChain and llm, in an environment of their own, on servers of axil
+clients: setup-dev $(CLIENTS)/.installed ## sglang's clients and router, LangChain, llm and Ollama's client, in an environment of their own
 	AXIL_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest tests/clients
 
 bench: setup-dev ## the load client against a server of the embedded model

@@ -29,7 +29,11 @@ _TIERS = "there is one tier of cache, the KV pool. See GET /tree for what is in 
 _MEDIA = "this server reads and writes text only. Send the text."
 
 _REASONS: Mapping[str, tuple[str, tuple[Method, ...], tuple[str, ...]]] = {
-    "Give an embedding of a text.": (_EMBEDDINGS, ("POST",), ("/v1/embeddings", "/encode", "/api/embed")),
+    "Give an embedding of a text.": (
+        _EMBEDDINGS,
+        ("POST",),
+        ("/v1/embeddings", "/encode", "/api/embed", "/api/embeddings"),
+    ),
     "Rate or classify texts.": (_CLASSES, ("POST",), ("/classify", "/v1/classify", "/v1/rerank")),
     "Load or unload an adapter.": (
         _ADAPTERS,

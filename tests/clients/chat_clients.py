@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI or the `llm` command on the server at the given URL: answers, streams, tools, forced forms.
+"""LangChain's ChatOpenAI, `llm` or Ollama's client on the server at the given URL: answers, streams, tools, forms.
 
 Runs where they are installed, and alone. The server needs a chat template that takes tools. Ends with an error at the
 first thing that is wrong.
@@ -18,6 +18,7 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
+from ollama import Client, ResponseError
 
 CITY = {"type": "string", "enum": ["Paris", "Rome"]}
 WEATHER = {
@@ -75,7 +76,38 @@ def llm(url: str, model: str) -> None:
     assert answers[0].strip() == answers[1].strip() != ""
 
 
-CLIENTS = {"langchain": langchain, "langchain-responses": partial(langchain, uses_responses=True), "llm": llm}
+def ollama(url: str, model: str) -> None:
+    """The model's card, a chat whole and streamed, a prompt, a forced form, and what is not offered."""
+    client = Client(host=url.removesuffix("/v1"))
+    assert [card.model for card in client.list().models] == [model]
+    assert "tools" in (client.show(model).capabilities or ())
+    wish: dict[str, Any] = {"model": model, "options": {"temperature": 0, "num_predict": 20}}
+    question = [{"role": "user", "content": "What is gravity?"}]
+    answer = client.chat(**wish, messages=question)
+    assert answer.message.content
+    assert (answer.done_reason, answer.eval_count) == ("length", 20)
+    parts = list(client.chat(**wish, messages=question, stream=True))
+    assert "".join(part.message.content or "" for part in parts) == answer.message.content
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert client.generate(**wish, prompt="What is gravity?").response == answer.message.content
+    assert client.generate(**wish, prompt="Gravity is", raw=True).response
+    forced = client.chat(**wish, messages=question, tools=[TOOL], format=WEATHER)
+    assert json.loads(forced.message.content or "")["city"] in CITY["enum"]
+    try:
+        client.embed(model, "x")
+    except ResponseError as error:
+        assert error.status_code == 400
+        assert "not offered" in error.error
+    else:
+        raise AssertionError("there are no embeddings")
+
+
+CLIENTS = {
+    "langchain": langchain,
+    "langchain-responses": partial(langchain, uses_responses=True),
+    "llm": llm,
+    "ollama": ollama,
+}
 
 if __name__ == "__main__":
     main()

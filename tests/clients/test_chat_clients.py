@@ -1,4 +1,4 @@
-"""LangChain and `llm` on a server of axil. They run where AXIL_CLIENTS names an environment that has them."""
+"""LangChain, `llm` and Ollama's client on a server of axil, where AXIL_CLIENTS names an environment with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SCRIPT = Path(__file__).with_name("chat_clients.py")
 PYTHON = Path(os.environ.get("AXIL_CLIENTS", "/nowhere")) / "bin" / "python"
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason="AXIL_CLIENTS names no environment with LangChain and llm; `make clients` makes one"
+    not PYTHON.exists(),
+    reason="AXIL_CLIENTS names no environment with LangChain, llm and ollama; `make clients` makes one",
 )
 
 
@@ -32,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         running.stop()
 
 
-@pytest.mark.parametrize("client", ["langchain", "langchain-responses", "llm"])
+@pytest.mark.parametrize("client", ["langchain", "langchain-responses", "llm", "ollama"])
 def test_a_client_asks_streams_and_calls_as_it_does_elsewhere(server: Server, client: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(PYTHON), str(SCRIPT), f"http://127.0.0.1:{server.port}", client]
