@@ -133,9 +133,21 @@ async def server_info(request: web.Request) -> web.Response:
             "max_running_requests": stats.max_running,
             "context_length": stats.context_tokens,
             **drain_state(workers),
-            "internal_states": [msgspec.to_builtins(stats)],
+            "internal_states": [{**msgspec.to_builtins(stats), **_of_replica(front)}],
         }
     )
+
+
+def _of_replica(front: Front) -> dict[str, object]:
+    """What SGLang's clients read of a replica's state, in its words."""
+    client = front.generator.client
+    stats = client.stats
+    return {
+        "memory_usage": {"token_capacity": stats.num_pages * stats.page_tokens},
+        "last_gen_throughput": client.output_tokens_per_s,
+        "effective_max_running_requests_per_dp": stats.max_running,
+        "world_size": front.launch.server_info.get("tensor_parallel", 1),
+    }
 
 
 async def flush_cache(request: web.Request) -> web.Response:

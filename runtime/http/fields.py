@@ -17,7 +17,7 @@ from aiohttp import web
 
 from wire.errors import Refused
 
-from .schema import Schema, check, shown
+from .schema import NOT_SUPPORTED, Schema, check, shown
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,12 @@ class Fields:
         self._read.update(self._data)
         return dict(self._data)
 
+    def _is_refused(self, field: str) -> bool:
+        """Whether the field is known and not offered; what it holds asks for nothing, or the body was refused."""
+        known = self._schema.get("properties")
+        schema = known.get(field) if isinstance(known, dict) else None
+        return isinstance(schema, dict) and NOT_SUPPORTED in schema
+
     def _schema_of(self, field: str) -> Schema | None:
         known = self._schema.get("properties")
         return _schema_of_object(known.get(field)) if isinstance(known, dict) else None
@@ -175,7 +181,7 @@ class Fields:
         for field in self._data:
             if len(seen) >= _MAX_NOTED_NAMES:
                 return
-            if field in self._read:
+            if field in self._read or self._is_refused(field):
                 continue
             name = shown(self.name(field))
             if name not in seen:

@@ -35,7 +35,19 @@ from .sampling import (
     read_salt,
     read_sampling,
 )
-from .schema import boolean, either, for_each, integer, list_of, one_or_list, ranged, record, string, unsupported
+from .schema import (
+    anything,
+    boolean,
+    either,
+    for_each,
+    integer,
+    list_of,
+    one_or_list,
+    ranged,
+    record,
+    string,
+    unsupported,
+)
 from .structured import FORM_FIELDS, read_grammar
 
 DEFAULT_NEW_TOKENS = 128
@@ -60,8 +72,16 @@ _UNSUPPORTED: dict[str, object] = dict.fromkeys(
         "return_routed_experts",
         "return_sampling_mask",
         "return_entropy",
+        "modalities",
+        "mm_hashes",
+        "require_reasoning",
+        "max_thinking_tokens",
+        "bootstrap_pair_key",
+        "disagg_prefill_dp_rank",
     )
 )
+
+_NOT_NEEDED = ("routing_key", "conversation_id", "custom_labels", "kv_hints", "background", "log_metrics", "no_logs")
 
 _SAMPLING_PARAMS = record(
     {
@@ -95,6 +115,7 @@ GENERATE_BODY = record(
         "session_id": string(text="Said again in meta_info, so that requests can be told apart by session."),
         "data_parallel_rank": integer(0, 0, text="There is one replica."),
         "routed_dp_rank": integer(0, 0, text="There is one replica."),
+        **{name: anything(text="Taken and not needed.") for name in _NOT_NEEDED},
         **unsupported(_UNSUPPORTED),
     }
 )
@@ -120,7 +141,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
         session_id=fields.string("session_id") or None,
     )
     is_stream = fields.boolean("stream", False)
-    fields.integer("data_parallel_rank"), fields.integer("routed_dp_rank")  # there is one replica: nothing to choose
+    for name in ("data_parallel_rank", "routed_dp_rank", *_NOT_NEEDED):  # there is one replica: nothing to choose
+        fields.raw(name)
     front.warn_unknown(fields)
     with spelled(_NAMES):
         async with front.generator.start_all(prompts, times) as generations:

@@ -112,7 +112,9 @@ class Answer:
             "finish_reason": None if self.end is None else _finish_reason(self.end, num_tokens),
             "prompt_tokens": len(generation.prompt.token_ids),
             "cached_tokens": generation.cached_tokens,
+            "cached_tokens_details": {"device": generation.cached_tokens, "host": 0},
             "completion_tokens": num_tokens,
+            "reasoning_tokens": 0,  # thoughts are told apart in chats only
             "weight_version": "default",
             "num_retractions": generation.num_retractions,
         }
@@ -180,4 +182,5 @@ def _finish_reason(end: End, num_tokens: int) -> dict[str, object]:
         case "length":
             return {"type": "length", "length": num_tokens}
         case "cancelled":
-            return {"type": "abort", "message": end.message or "the request was aborted"}
+            message = end.message or "the request was aborted"
+            return {"type": "abort", "message": message, "status_code": None, "err_type": None}

@@ -58,6 +58,7 @@ SAMPLING_FIELDS: dict[str, Schema] = {
     ),
     "ignore_eos": boolean(text="Go on behind an end of sequence."),
     "skip_special_tokens": boolean(text="Leave special tokens out of the text. Default true."),
+    "spaces_between_special_tokens": boolean(text="Taken and not needed: no tokenizer here puts spaces there."),
     "no_stop_trim": boolean(text="Keep what stopped the answer in its text."),
     "n": integer(1, MAX_SAMPLES, text="Answers to each prompt. Default 1."),
     **unsupported(UNSUPPORTED),
@@ -91,6 +92,8 @@ def read_sampling(fields: Fields, own: OwnNames) -> SamplingParams:
     """
     default = SamplingParams()
     top_k = fields.integer("top_k")
+
+    fields.boolean("spaces_between_special_tokens", True)
 
     def number(name: str, otherwise: float) -> float:
         value = fields.number(name)

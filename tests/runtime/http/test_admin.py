@@ -47,6 +47,8 @@ async def test_the_server_is_described_without_its_key(http: aiohttp.ClientSessi
     assert info["page_tokens"] == 16
     assert info["internal_states"][0]["prompt_tokens_total"] == 100
     assert info["internal_states"][0]["lost"]["workload"] == 0.3
+    assert info["internal_states"][0]["memory_usage"]["token_capacity"] == 4096
+    assert info["internal_states"][0]["world_size"] == 1
     assert "api_key" not in info
 
 

@@ -97,6 +97,7 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (GENERATE, {"text": "x", "cache_ttl_s": 1e6}, "cache_ttl_s", "86400"),
     (GENERATE, {"text": "x", "image_data": "http://x/y.png"}, "image_data", "not supported"),
     (GENERATE, {"text": "x", "lora_path": "adapter"}, "lora_path", "not supported"),
+    (GENERATE, {"text": "x", "max_thinking_tokens": 5}, "max_thinking_tokens", "not supported"),
     (GENERATE, _sampling(max_new_tokens=-1), "sampling_params.max_new_tokens", "at least 0"),
     (GENERATE, _sampling(max_new_tokens=True), "sampling_params.max_new_tokens", "an integer"),
     (GENERATE, _sampling(max_new_tokens="5"), "sampling_params.max_new_tokens", "an integer"),

@@ -45,6 +45,30 @@ async def test_null_means_default_in_every_field(server: Server, http: aiohttp.C
     assert replace(with_nulls, seed=0) == replace(plain, seed=0)
 
 
+async def test_what_sglang_s_tools_send_along_is_taken_and_asks_for_nothing(
+    server: Server, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await generate(
+        http,
+        text="x",
+        routing_key="a",
+        conversation_id="b",
+        custom_labels={"team": "c"},
+        log_metrics=True,
+        no_logs=False,
+        background=False,
+        require_reasoning=False,
+        modalities=[],
+        image_data=None,
+        lora_path="",
+        sampling_params={"spaces_between_special_tokens": True},
+    )
+    assert answer["text"] == "hello world"
+    assert "unknown field" not in caplog.text
+    meta = answer["meta_info"]
+    assert meta["cached_tokens_details"] == {"device": meta["cached_tokens"], "host": 0}
+
+
 async def test_a_batch_is_answered_in_order(server: Server, http: aiohttp.ClientSession) -> None:
     server.scheduler.script = lambda submit: Script(submitted_ids(submit))
     answers = await generate(http, text=["one", "two", "three"], rid="b", sampling_params={"temperature": 0})

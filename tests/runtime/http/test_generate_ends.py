@@ -70,7 +70,8 @@ async def test_an_aborted_request_says_so_in_its_finish_reason(server: Server, h
     await server.scheduler.received_where(lambda message: isinstance(message, Submit))
     async with http.post("/abort_request", json={"rid": "job-1"}) as response:
         assert await response.json() == {"aborted": 1}
-    assert (await task)["meta_info"]["finish_reason"] == {"type": "abort", "message": "aborted by an operator"}
+    reason = (await task)["meta_info"]["finish_reason"]
+    assert reason == {"type": "abort", "message": "aborted by an operator", "status_code": None, "err_type": None}
 
 
 async def test_a_pattern_ends_the_answer_behind_what_matched(server: Server, http: aiohttp.ClientSession) -> None:
