@@ -16,7 +16,7 @@ def test_health_is_probed_while_all_streams_and_long_prompts_run(
     fake = FakeOpenAI()
     path = tmp_path / "result.json"
     with running(fake) as url:
-        flags = ["--streams", "4", "--long-prompt-tokens", "300", "--seconds", "0.7", "--json", str(path)]
+        flags = ["--streams", "4", "--long-prompt-tokens", "300", "--seconds", "2", "--json", str(path)]
         assert health_latency.main(["--url", url, *flags]) == 0
     figures = json.loads(path.read_text())["figures"]
     assert figures["health_max_ms"] >= figures["health_p99_ms"] >= figures["health_p50_ms"] > 0

@@ -74,7 +74,7 @@ def test_a_chat_sends_the_real_answers_back_and_finds_the_turns_before(tmp_path:
 def test_a_failed_request_is_counted_and_named_and_the_others_are_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str, kind: str
 ) -> None:
-    timeout_s = "2" if trouble == "hang" else "60"
+    timeout_s = "5" if trouble == "hang" else "60"
     status, figures = _figures(FakeOpenAI(trouble={2: trouble}), tmp_path, *SMALL, "--request-timeout", timeout_s)
     assert status == 1
     assert (figures["w9_requests_ok_count"], figures["w9_requests_failed_count"]) == (11, 1)
@@ -93,7 +93,7 @@ def test_the_time_limit_ends_a_run_and_counts_what_was_not_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeOpenAI(trouble=dict.fromkeys(range(12), "hang"))
-    status, figures = _figures(fake, tmp_path, *SMALL, "--closed", "2", "--time-limit", "0.5")
+    status, figures = _figures(fake, tmp_path, *SMALL, "--closed", "2", "--time-limit", "2")
     assert status == 1
     assert figures["w9_requests_failed_count"] == 12
     assert "10 x time limit: " in capsys.readouterr().err

@@ -89,7 +89,7 @@ async def test_a_stream_that_is_left_and_a_call_that_is_cancelled_free_their_pla
     with pytest.raises(asyncio.CancelledError):
         await task
     client = engine._running.loop.parts.result().generator.client
-    async with asyncio.timeout(30):  # they would have run for minutes
+    async with asyncio.timeout(DEADLINE_S):  # they would have run for minutes
         while True:
             reply = await asyncio.wrap_future(engine._running.loop.call(lambda: client.control("stats")))
             if reply.stats is not None and reply.stats.num_running + reply.stats.num_waiting == 0:
@@ -184,7 +184,7 @@ class Program:
         assert self.process.stdout.readline() == f"{line}\n", self.errors
 
     def assert_nothing_left(self, status: int) -> None:
-        assert self.process.wait(60) == status, self.errors
+        assert self.process.wait(DEADLINE_S) == status, self.errors
         wait_until(lambda: not any(map(is_alive, self.children)), "the processes are gone")
         wait_until(lambda: list(self.temporary.iterdir()) == [], "the run directory is gone")
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.e2e.server import Server, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +32,7 @@ def test_requests_wait_for_the_end_of_a_pause(tiny_server: Server) -> None:
             assert not late.done()
         finally:
             assert server.post("/continue_generation", {}).status == 200
-        assert late.result(30).json["text"] == expected
+        assert late.result(DEADLINE_S).json["text"] == expected
     wait_until(lambda: server.get("/health").json == {"status": "ok"}, "going on")
 
 
@@ -45,7 +46,7 @@ def test_a_pause_ends_open_requests_with_a_reason_and_keeps_what_was_computed(ti
             wait_until(lambda: _num_waiting(server) == 1, "the request waits")
             paused = server.post("/pause_generation", {"mode": "abort"})
             assert paused.json["aborted"] == 1
-            assert open_one.result(30).json["meta_info"]["finish_reason"]["type"] == "abort"
+            assert open_one.result(DEADLINE_S).json["meta_info"]["finish_reason"]["type"] == "abort"
         finally:
             server.post("/continue_generation", {})
     server.assert_idle_and_whole()

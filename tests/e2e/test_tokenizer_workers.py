@@ -18,8 +18,8 @@ from tests.processes import parts_of
 pytestmark = pytest.mark.e2e
 
 NUM_WORKERS = 2
-ASKED = 12
-"""Each question is asked so often on connections of its own that every tokenizer gets it, but once in 2,000 runs."""
+ASKED = 20
+"""Each question is asked so often on connections of its own that every tokenizer gets it, but once in 500,000 runs."""
 
 Start = Callable[..., Server]
 

@@ -16,7 +16,7 @@ from wire.messages.encoding import encode, ids_to_bytes
 from wire.messages.from_runner import StepResult, decode_from_runner
 from wire.messages.to_runner import StepPlan, Stop
 
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 
 
 class Step:

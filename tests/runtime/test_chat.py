@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from runtime.config import HttpConfig
+from tests.deadline import DEADLINE_S
 from tests.fakes import Script, Server, running_server, submitted_ids, text_ids
 from wire.messages.to_scheduler import Cancel, Submit
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = (sys.executable, "-c", "import sys; from runtime.cli import run; sys.exit(run(version='0'))", "chat")
-DEADLINE_S = 60
 
 
 class TerminalChat:

@@ -76,7 +76,7 @@ async def test_others_are_served_while_a_long_prompt_is_tokenised(
             return encode(text, add_special_tokens=add_special_tokens)
         begun.set()
         token_ids = encode(text, add_special_tokens=add_special_tokens)
-        assert answered.wait(30), "the short request waited for the long prompt"
+        assert answered.wait(DEADLINE_S), "the short request waited for the long prompt"
         return token_ids
 
     monkeypatch.setattr(tokenizer, "encode", watched)

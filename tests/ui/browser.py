@@ -13,11 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
+from tests.deadline import DEADLINE_S
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-DEADLINE_MS = 20_000
+DEADLINE_MS = 1000 * DEADLINE_S
 CHROMIUM = shutil.which("chromium")
 
 

@@ -9,6 +9,7 @@ from typing import IO
 
 import pytest
 
+from tests.deadline import DEADLINE_S
 from wire.child import LauncherGone, PeerDied, Progress, Shutdown, Started, decode_notice, decode_status, to_line
 
 ROOT = Path(__file__).parent.parent.parent
@@ -77,7 +78,7 @@ def test_when_the_launcher_goes_the_child_hears_it_ends_and_removes_the_run_dire
     assert child.process.stdin is not None
     child.process.stdin.close()
     assert decode_notice(child.heard()) == LauncherGone()
-    assert child.process.wait(30) == os.EX_UNAVAILABLE
+    assert child.process.wait(DEADLINE_S) == os.EX_UNAVAILABLE
     assert not child.run_dir.exists()
 
 
@@ -85,7 +86,7 @@ def test_when_the_launcher_goes_the_child_hears_it_ends_and_removes_the_run_dire
 def test_a_child_that_ends_as_soon_as_the_launcher_has_gone_removes_the_run_directory_too(child: Running) -> None:
     assert child.process.stdin is not None
     child.process.stdin.close()
-    assert child.process.wait(30) == 0
+    assert child.process.wait(DEADLINE_S) == 0
     assert not child.run_dir.exists()
 
 

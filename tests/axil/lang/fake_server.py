@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.deadline import DEADLINE_S
+
 
 @dataclass(slots=True)
 class Prepared:
@@ -71,10 +73,10 @@ def running(server: FakeServer) -> Iterator[FakeServer]:
     stop: list[Any] = []
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    started.wait(30)
+    assert started.wait(DEADLINE_S)
     try:
         yield server
     finally:
         stop[0]()
-        thread.join(30)
+        thread.join(DEADLINE_S)
         loop.close()

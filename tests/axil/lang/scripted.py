@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from axil.lang.backend import Answer, Prompt, Scored, Scores, Usage, Wish
 from axil.lang.home import Home
 from axil.lang.turns import Turns
+from tests.deadline import DEADLINE_S
 
 
 class Scripted:
@@ -70,5 +71,5 @@ class Scripted:
                 self._enough = asyncio.Event()
             if self.num_open >= self.wait_for_open:
                 self._enough.set()
-            await asyncio.wait_for(self._enough.wait(), 30)
+            await asyncio.wait_for(self._enough.wait(), DEADLINE_S)
         self.num_open -= 1

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import zmq
 
-DEADLINE_S = 20.0
+from tests.deadline import DEADLINE_S
+
 SNAPSHOT = b"\xff" * 8
 END = b"\xff" * 8
 

@@ -20,11 +20,12 @@ from radix.journal import Journal
 from scheduler.config import KvEventsConfig
 from scheduler.kv_events import publisher as publishers
 from scheduler.kv_events.publisher import CannotPublish, Publisher
+from tests.deadline import DEADLINE_S
 from tests.radix.serving import OTHER, serve, start
 from tests.radix.test_cache_model import CacheMachine
 from tests.radix.test_journal import hashes_in_tree
-from tests.scheduler.kv_events.index import DEADLINE_S, Subscriber
 from tests.scheduler.kv_events.index import Path as Prefix
+from tests.scheduler.kv_events.index import Subscriber
 
 
 def _config(directory: Path, *, kept: int = 100, form: str = "vllm", topic: str = "") -> KvEventsConfig:
