@@ -1,7 +1,8 @@
 """How much does the scheduler reuse, how long do requests wait, and what does it cost? By simulation, in virtual time.
 
 The scheduler and the tree are those that serve; the model runner only takes time. Answers the goals (W13 starvation,
-W14 herd, W15 overhead), the growth of the scheduler's time, the shapes W9 to W11 of bench.serve, and recorded traces:
+W14 herd, W15 overhead), the growth of the scheduler's time, the simulator's speed, the shapes W9 to W11 of bench.serve,
+and recorded traces:
     python -m bench.simulate --json figures.json
     python -m bench.simulate --only w9 --policy longest-prefix fcfs --pool-tokens 20000 60000 --plots .
     python -m bench.simulate --only traces --trace conversation.jsonl --sessions sessions.jsonl.gz --instant
@@ -33,7 +34,13 @@ from scheduler.config import SchedulerConfig
 from wire.flags import add_flags, flag_names, from_flags
 
 COMPARED = [name for name in ("policy", "eviction") if name in flag_names(SchedulerConfig)]
-GOALS = {"w14": sections.w14, "w13": sections.w13, "w15": sections.w15, "growth": sections.growing}
+GOALS = {
+    "w14": sections.w14,
+    "w13": sections.w13,
+    "w15": sections.w15,
+    "growth": sections.growing,
+    "speed": sections.simulating,
+}
 SHAPE_NAMES = [name for name in SHAPES if name not in (*GOALS, "w12")]
 DEFAULT = (*GOALS, "w9", "w10", "w11", "traces")
 NO_QUEUE_LIMIT = 2**31

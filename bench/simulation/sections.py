@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench import summary
 from bench.command import CannotMeasure
-from bench.simulation import growth, herd, overhead, plots, starvation
+from bench.simulation import growth, herd, overhead, plots, speed, starvation
 from bench.simulation.ceiling import Ceiling
 from bench.simulation.inputs import Input
 from bench.simulation.instant import make_cache, replay
@@ -99,6 +99,13 @@ def growing(setting: Setting) -> Figures:
     rows = {name: {"step_ms": value, "over_base_ratio": value / times_ms["base"]} for name, value in times_ms.items()}
     _show("the scheduler's time for a step", rows)
     return {f"growth_{_slug(name)}_{figure}": value for name, row in rows.items() for figure, value in row.items()}
+
+
+def simulating(setting: Setting) -> Figures:
+    """The simulator's own speed."""
+    figures = {"speed_short_per_s": speed.requests_per_s(setting.config, setting.price, seed=setting.seed)}
+    _show("requests simulated in a second, short prompts", {"": figures})
+    return figures
 
 
 def compared(setting: Setting, given: Input) -> Figures:
