@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
 
 from radix.edges import FORK_LOOK
 from scheduler import intake
@@ -17,6 +18,7 @@ from scheduler.following import LEAST_TOKENS, MOST_STEPS
 from tests.scheduler.fake_runner import expected_output
 from tests.scheduler.harness import CLIENT, Harness, make_harness
 from tests.scheduler.naive import common
+from tests.scheduler.test_properties import PREFIXES, SchedulerMachine
 
 DOCUMENT = Random(3).choices(range(50), k=400)
 
@@ -186,3 +188,44 @@ def test_of_what_comes_together_little_is_computed_twice(
     least = sum(max(1, len(one) - common(one, before)) for before, one in zip([[], *prompts], prompts, strict=False))
     # Each computes again what is not worth a wait, and its last token, though that may be the start of a longer one.
     assert harness.runner.prefilled_tokens <= least + (LEAST_TOKENS - 1 + 1) * (len(prompts) - 1)
+
+
+class ForksMachine(SchedulerMachine):
+    """The random life of a scheduler in which several come at once that share what nobody has computed."""
+
+    @rule(
+        start=st.integers(0, 2),
+        shared=st.integers(4, 60),
+        branches=st.integers(2, 4),
+        logprobs_from=st.sampled_from([None, None, 0, 9]),
+        priorities=st.lists(st.integers(0, 1), min_size=4, max_size=4),
+    )
+    def submit_forks(
+        self, start: int, shared: int, branches: int, logprobs_from: int | None, priorities: list[int]
+    ) -> None:
+        for branch, priority in zip(range(branches), priorities, strict=False):
+            self.submit(
+                prefix=PREFIXES[start],
+                prefix_tokens=4,
+                suffix=[*DOCUMENT[start : start + shared], branch, 49],
+                max_new_tokens=5,
+                stop=[],
+                salt="",
+                penalty=1.0,
+                logprobs_from=logprobs_from,
+                priority=priority,
+                grammar=None,
+            )
+
+    @invariant()
+    def who_is_put_off_is_known_to_a_leader_or_comes_back_next(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        waiting, leaders = self.harness.state.waiting, self.harness.state.waiting.leaders
+        known = [each.request for leader in leaders._leaders.values() for each in leader.put_off]
+        known += leaders._recalled
+        assert all(request in known for request in waiting if waiting.is_put_off(request))
+
+
+ForksMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_scheduler_keeps_its_promises_to_forks = ForksMachine.TestCase

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
+from scheduler.leaders import FOLLOW_S
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
 from tests.scheduler.harness import CLIENT, Harness, make_harness
@@ -168,6 +169,20 @@ def test_another_goes_on_scoring_when_the_one_that_is_waited_for_is_lost(is_brok
     for i in (1, 2):
         assert harness.prompt_logprobs[f"r{i}"] == expected_logprobs(prompts[i], 0)
     assert harness.runner.prefilled_tokens <= 98 + 98 + 2
+
+
+def test_another_begins_to_score_when_the_one_that_is_waited_for_finishes_no_page_for_long() -> None:
+    harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
+    for i in range(3):
+        harness.submit(f"r{i}", [*PROMPT[:97], i], max_new_tokens=0, prompt_logprobs_from=0)
+    harness.send_plan()
+    harness.now_s += 0.9 * FOLLOW_S
+    assert harness.send_plan() is None
+    harness.now_s += 0.1 * FOLLOW_S
+    harness.send_plan()
+    assert set(harness.state.running) == {"r0", "r1"}
+    harness.run()
+    assert len(harness.terminal) == 3
 
 
 def test_logprobs_of_likely_or_chosen_tokens_bypass_the_cache_and_count_as_bypassed() -> None:
