@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import BadModel
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 _INDEX = "model.safetensors.index.json"
 _FILES = ["config.json", "generation_config.json", "tokenizer*", "chat_template*", "special_tokens_map.json"]
 _WEIGHTS = ["model.safetensors", "model-*.safetensors", _INDEX]
@@ -21,8 +21,8 @@ _WEIGHTS = ["model.safetensors", "model-*.safetensors", _INDEX]
 def is_hub_id(name: str) -> bool:
     """Whether it has the form of a model's name on the hub.
 
-    >>> is_hub_id("org/name"), is_hub_id("/etc/name"), is_hub_id("name")
-    (True, False, False)
+    >>> is_hub_id("org/name"), is_hub_id("/etc/name"), is_hub_id("name"), is_hub_id("./name"), is_hub_id("a/b.gguf")
+    (True, False, False, False, False)
     """
     return _HUB_ID.fullmatch(name) is not None
 

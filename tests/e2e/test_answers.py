@@ -140,18 +140,20 @@ async def test_a_client_that_goes_away_frees_its_row_at_once(shared_server: Serv
 
 
 async def test_requests_that_share_a_batch_get_the_answers_they_get_alone(shared_server: Server) -> None:
-    prompts = [f"{STORY[: 40 + 13 * i]} Number {i} says:" for i in range(16)]
-    alone = [shared_server.generate(prompt, max_new_tokens=12)["output_ids"] for prompt in prompts]
+    requests = []
+    for i in range(32):
+        sampling = {"max_new_tokens": 8} | ({"temperature": 1.0, "sampling_seed": i} if i % 2 else {"temperature": 0})
+        requests.append({"text": f"{STORY[: 40 + 13 * i]} Number {i} says:", "sampling_params": sampling})
+    alone = [shared_server.post("/generate", request).json["output_ids"] for request in requests]
     shared_server.post("/flush_cache", {})
     async with aiohttp.ClientSession() as session:
 
-        async def ask(prompt: str) -> list[int]:
-            request = {"text": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": 12}}
+        async def ask(request: dict[str, object]) -> list[int]:
             async with session.post(f"http://127.0.0.1:{shared_server.port}/generate", json=request) as reply:
                 ids: list[int] = (await reply.json())["output_ids"]
                 return ids
 
-        together = await asyncio.gather(*map(ask, prompts))
+        together = await asyncio.gather(*map(ask, requests))
     assert together == alone
 
 
