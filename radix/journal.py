@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from .cache import PrefixCache
@@ -27,8 +27,7 @@ PageHash: TypeAlias = int
 """Never 0: that stands for no page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """Pages have entered the cache, one behind the other; `holder`'s lease has computed them.
 
     `parent_hash` is that of the page before the first; None at the root of the namespace.
@@ -43,8 +42,7 @@ class Stored:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
+class Removed(Struct, frozen=True, kw_only=True):
     """Pages have left the cache, to make room for `holder`; each was last used at its `used_s`.
 
     Room that is made ahead of need counts for whoever took pages last.
@@ -57,8 +55,7 @@ class Removed:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared:
+class Cleared(Struct, frozen=True, kw_only=True):
     """Everything was forgotten: the pages of `hashes`, each last used at its `used_s`."""
 
     hashes: list[PageHash]
@@ -66,8 +63,7 @@ class Cleared:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailRemoved:
+class TailRemoved(Struct, frozen=True, kw_only=True):
     """A partly filled page has left, of the tokens `tail`; `before` is the hash of what they followed.
 
     `holder` is None when everything was forgotten.
@@ -80,8 +76,7 @@ class TailRemoved:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class Used(Struct, frozen=True, kw_only=True):
     """The lease of `holder` has ended, whose path these pages were; the last one may be partly filled."""
 
     page_ids: Pages

@@ -32,6 +32,9 @@ _OWN_PAUSES = 8
 _GUESSED = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
 """A session's own pauses stand beside so many of all sessions', these quantiles."""
 
+_GUESS_S = 1.0
+"""For so long these quantiles are not looked up again."""
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -57,6 +60,8 @@ class Sessions:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._at_end: dict[PageHash, Session] = {}
         self._num_pages = 0
+        self._guessed: list[float] = []
+        self._guessed_until_s = 0.0
         journal.subscribe(self.hear)
 
     def __len__(self) -> int:
@@ -106,24 +111,29 @@ class Sessions:
         idle_s = 0.0 if session.ended_s is None else now_s - session.ended_s
         if not self._is_whole(session) or idle_s >= belt_s:
             return 0.0
-        until_now, until_then = self._share_within(session, idle_s), self._share_within(session, belt_s)
+        until_then = self._share_within(session, belt_s)
+        until_now = self._share_within(session, idle_s) if idle_s else 0.0
         if until_now is None or until_then is None or until_now >= 1:
             return None
         # It has not come back so far, so only longer pauses count.
         return (until_then - until_now) / (1 - until_now)
 
-    def expected_return_s(self, session: Session) -> float | None:
+    def expected_return_s(self, session: Session, now_s: float) -> float | None:
         """The middle one of the pauses that are expected; counted from the end of its request."""
-        guessed = (self._belt.pauses.shortest_of(share) for share in _GUESSED)
-        pauses = [*session.pauses_s, *(each for each in guessed if each is not None)]
+        if now_s >= self._guessed_until_s:
+            found = (self._belt.pauses.shortest_of(share) for share in _GUESSED)
+            self._guessed = [each for each in found if each is not None]
+            self._guessed_until_s = now_s + _GUESS_S if self._guessed else 0.0
+        pauses = [*session.pauses_s, *self._guessed]
         return statistics.median(pauses) if pauses else None
 
     def chance(self, session: Session) -> Chance:
         """How one stands whose request has just been scheduled."""
+        now_s = self._journal.clock()
         return Chance(
             num_requests=session.num_requests,
-            expected_return_s=self.expected_return_s(session),
-            survival=self.survival(session, self._journal.clock()),
+            expected_return_s=self.expected_return_s(session, now_s),
+            survival=self.survival(session, now_s),
         )
 
     def counts(self) -> SurvivalCounts:
@@ -153,7 +163,7 @@ class Sessions:
             prompt_tokens=session.prompt_tokens,
             cached_tokens=num_cached * self._cache.page_tokens,
             idle_s=None if session.ended_s is None else max(0.0, now_s - session.ended_s),
-            expected_return_s=self.expected_return_s(session),
+            expected_return_s=self.expected_return_s(session, now_s),
             survival=self.survival(session, now_s),
         )
 

@@ -83,7 +83,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
             if is_asked(request, by_field=is_diagnosed):
                 explained = explain(request, generations)
                 if is_diagnosed:
-                    answer.explained, answer.previous_id = explained, previous_id
+                    answer.explained, explained.previous_id = explained, previous_id
             if is_stream:
                 return await stream(request, generations, _Events(answer), request_id=request_id, ending=_ENDING)
             blocks = await _blocks(answer)
@@ -112,7 +112,6 @@ class _Answer:
     is_marked: bool
     end: End | None = field(default=None)
     explained: Explained | None = None
-    previous_id: str | None = None
 
     @property
     def generation(self) -> Generation:
@@ -145,7 +144,7 @@ class _Answer:
         """Why no more of the prompt was cached, for those who asked."""
         if self.explained is None:
             return {}
-        return {"diagnostics": {"cache_miss_reason": self.explained.diagnosis(self.previous_id)}}
+        return {"diagnostics": {"cache_miss_reason": self.explained.diagnosis()}}
 
     def usage(self) -> dict[str, object]:
         """Tokens; those of the prompt are told as read from the cache, as written to it on request, or as others."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from aiohttp import web
 
 from runtime.explanation import Place, cause_shown, diagnosis, located, told
@@ -29,15 +30,22 @@ EXPLAIN_FIELD: dict[str, Schema] = {
 
 @dataclass(slots=True)
 class Explained:
-    """What is told of several generations. `complete` finds the parts of the prompts; until then they're guesses."""
+    """What is told of several generations. `complete` finds the parts of the prompts; until then they're guesses.
+
+    `previous_id` is the request that the client wants the first to be compared with.
+    """
 
     front: Front
     generations: Sequence[Generation]
     is_operator: bool
+    previous_id: str | None = None
+    _is_previous_known: bool | None = None
     _places: dict[str, Place | None] = field(default_factory=dict)
 
     async def complete(self) -> None:
         """Find out in which parts the misses lie, off the loop where that takes long."""
+        if self.previous_id is not None and self._is_previous_known is None:
+            self._is_previous_known = await _is_remembered(self.front, self.previous_id)
         for generation in self.generations:
             record = generation.record
             if record.miss is not None and record.request_id not in self._places:
@@ -60,12 +68,12 @@ class Explained:
         await self.complete()
         return [self.body(generation) for generation in self.generations]
 
-    def diagnosis(self, previous_id: str | None) -> dict[str, object] | None:
-        """What is known of the first, as Anthropic's `cache_miss_reason`, beside the request that `previous_id` names.
+    def diagnosis(self) -> dict[str, object] | None:
+        """What is known of the first, as Anthropic's `cache_miss_reason`.
 
-        The cause is the cache's own: the named request only has to be known.
+        The cause is the cache's own: the previous request only has to be known.
         """
-        if previous_id is not None and self.front.records.find(previous_id) is None:
+        if self._is_previous_known is False:
             return {"type": "previous_message_not_found"}
         return diagnosis(self.body(self.generations[0]))
 
@@ -89,6 +97,14 @@ class Explained:
 
 
 _EXPLAINED = web.RequestKey("explained", Explained)
+
+
+async def _is_remembered(front: Front, request_id: str) -> bool:
+    """Whether any tokenizer has the record of a request."""
+    if front.records.find(request_id) is not None:
+        return True
+    answers = await front.generator.client.peers.ask("requests", request_id)
+    return any(msgspec.msgpack.decode(answer) is not None for answer in answers)
 
 
 async def place_of(front: Front, record: Record) -> Place | None:

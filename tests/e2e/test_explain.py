@@ -297,3 +297,13 @@ def test_a_change_is_told_as_such_whichever_tokenizer_had_the_chat_before(guarde
         if i:
             assert (miss["cause"], miss["part"], miss["change"]) == ("client_changed", "system", "edited"), i
         assert guarded.get(f"/requests/clock-{i}", USER).json["cache"]["miss"]["cause"] == miss["cause"]
+
+
+def test_the_answer_before_is_known_whichever_tokenizer_gave_it(guarded: Server) -> None:
+    wish = {"max_tokens": 1, "messages": [said("user", "When is low water?")], "diagnostics": {}}
+    previous: dict[str, object] = {}
+    for _ in range(8):
+        body = guarded.post("/v1/messages", wish | {"diagnostics": previous}, USER).json
+        reason = body["diagnostics"]["cache_miss_reason"]
+        assert reason is None or reason["type"] != "previous_message_not_found"
+        previous = {"previous_message_id": body["id"]}
