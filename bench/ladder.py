@@ -19,7 +19,7 @@ from bench.client import connected
 from bench.command import count, exit_status, parser_of
 from bench.decoding import asked, batch_rate, ttft_s
 from bench.processes import resident_mb
-from bench.server import add_launch_flags, launched
+from bench.server import Server, add_launch_flags, launched
 from model_runner.host import usable_cores
 from model_runner.kernel_choice import load_library
 from model_runner.ladder import measure_ceilings
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for weights in args.weights:
         started = time.perf_counter()
         with launched(["--dtype", "bfloat16", *WEIGHTS[weights], *args.serve_flags]) as server:
-            figures |= asyncio.run(measure(server.url, weights, args, started=started))
+            figures |= asyncio.run(measure(server, weights, args, started=started))
     library = load_library()
     if library is not None:
         library.set_threads(usable_cores())
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def measure(url: str, weights: str, args: argparse.Namespace, *, started: float) -> dict[str, float]:
+async def measure(server: Server, weights: str, args: argparse.Namespace, *, started: float) -> dict[str, float]:
     """All figures of one server; `started` is when its start began.
 
     Raises:
@@ -63,11 +63,11 @@ async def measure(url: str, weights: str, args: argparse.Namespace, *, started: 
     """
     ids = _ids()
     figures: dict[str, float] = {}
-    async with connected(url, None) as client:
+    async with connected(server.url, None) as client:
         await asked(client, _prompt(ids, 16), max_tokens=1)
         if weights == "bf16":
             figures["start_to_first_answer_s"] = time.perf_counter() - started
-            figures["resident_mb"] = resident_mb("model_runner.process")
+            figures["resident_mb"] = resident_mb("model_runner.process", server.process_id)
         for context in args.contexts:
             for batch in args.batches:
                 prompts = [_prompt(ids, context) for _ in range(batch)]

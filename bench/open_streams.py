@@ -24,7 +24,7 @@ from bench import results, summary
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
 from bench.health_latency import probe_until
 from bench.processes import resident_mb
-from bench.server import add_launch_flags, launched
+from bench.server import Server, add_launch_flags, launched
 from bench.summary import percentile
 
 RECEIVE_BUFFER_BYTES = 4096
@@ -51,38 +51,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     flags = [*args.serve_flags, "--max-running", str(args.slow), "--max-queued", str(args.silent + args.slow)]
     with launched(flags) as server:
-        rows = measure(server.url, args)
+        rows = measure(server, args)
     print(summary.table(rows))
     figures = {f"{stage.replace(' ', '_')}_{name}": row[name] for stage, row in rows.items() for name in row}
     results.write(args.json, figures, results.command_line("bench.open_streams"))
     return 1 if any(row["unhealthy_count"] for row in rows.values()) else 0
 
 
-def measure(url: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measure(server: Server, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """What each stage shows."""
     with ExitStack() as stack:
-        rows = {"alone": _stage(url, args.seconds)}
-        readers = [stack.enter_context(_asked(url, LARGE_ANSWER)) for _ in range(args.slow)]
+        rows = {"alone": _stage(server, args.seconds)}
+        readers = [stack.enter_context(_asked(server.url, LARGE_ANSWER)) for _ in range(args.slow)]
         stack.enter_context(_read_slowly(readers))
-        rows["slow readers"] = _stage(url, args.seconds)
+        rows["slow readers"] = _stage(server, args.seconds)
         for _ in range(args.silent):
-            stack.enter_context(_asked(url, ANSWER))
-        rows["and silent streams"] = _stage(url, args.seconds)
+            stack.enter_context(_asked(server.url, ANSWER))
+        rows["and silent streams"] = _stage(server, args.seconds)
     return rows
 
 
-def _stage(url: str, seconds: float) -> dict[str, float]:
+def _stage(server: Server, seconds: float) -> dict[str, float]:
     ends_s = time.monotonic() + seconds
-    probes = probe_until(lambda: time.monotonic() >= ends_s, url)
+    probes = probe_until(lambda: time.monotonic() >= ends_s, server.url)
     took_ms = [1e3 * probe.took_s for probe in probes if probe.status == 200]
     if not took_ms:
         raise CannotMeasure("no probe of /health was answered 200")
     return {
-        **{f"{part}_resident_mb": resident_mb(f"{part}.process") for part in PARTS},
+        **{f"{part}_resident_mb": resident_mb(f"{part}.process", server.process_id) for part in PARTS},
         "health_p50_ms": percentile(took_ms, 50),
         "health_p99_ms": percentile(took_ms, 99),
         "unhealthy_count": len(probes) - len(took_ms),
-        **_metrics(url),
+        **_metrics(server.url),
     }
 
 

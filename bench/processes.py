@@ -21,20 +21,20 @@ def child_running(module: str, parent_id: int | None = None) -> int:
     return _running(module, psutil.Process(parent_id).children())[0].pid
 
 
-def resident_mb(module: str) -> float:
-    """The memory that this process's descendants hold which run a module, in 10^6 bytes.
+def resident_mb(module: str, parent_id: int | None = None) -> float:
+    """The memory of a process's children, and theirs, that run a module, in 10^6 bytes; by default, of this one's.
 
     Raises:
         CannotMeasure: there is none.
     """
-    found = _running(module, psutil.Process().children(recursive=True))
+    found = _running(module, psutil.Process(parent_id).children(recursive=True))
     return sum(_resident_bytes(process) for process in found) / 1e6
 
 
 def _running(module: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     found = [process for process in processes if module in _words(process)]
     if not found:
-        raise CannotMeasure(f"no process that this one has started runs {module}")
+        raise CannotMeasure(f"no process of those that were started runs {module}")
     return found
 
 
