@@ -1,8 +1,8 @@
 """What do a thousand silent streams and fifty readers that hardly read cost a server?
 
-Starts `axil serve`, and looks at its processes' memory and at how fast /health answers: alone, with the slow readers,
-and with the silent streams, which wait behind them for a row. A slow reader takes a kilobyte a second of an answer with
-logprobs, of which each frame repeats what came before:
+Starts `axil serve`, and looks at its processes' memory and at how fast /health and /metrics answer: alone, with the
+slow readers, and with the silent streams, which wait behind them for a row. A slow reader takes a kilobyte a second of
+an answer with logprobs, of which each frame repeats what came before:
     python -m bench.open_streams
 """
 
@@ -87,11 +87,15 @@ def _stage(server: Server, seconds: float) -> dict[str, float]:
 
 
 def _metrics(url: str) -> dict[str, float]:
-    """How many streams are open, and what they have got so far."""
+    """How many streams are open, what they have got so far, and how long it took to be told."""
+    asked_s = time.monotonic()
     with urllib.request.urlopen(f"{url}/metrics", timeout=METRICS_S) as reply:
-        families = text_string_to_metric_families(reply.read().decode())
-        samples = {sample.name: sample.value for family in families for sample in family.samples}
+        text = reply.read().decode()
+    took_s = time.monotonic() - asked_s
+    families = text_string_to_metric_families(text)
+    samples = {sample.name: sample.value for family in families for sample in family.samples}
     return {
+        "metrics_ms": 1e3 * took_s,
         "open_count": samples["axil_http_open_requests"],
         "output_tokens_count": samples["axil_output_tokens_total"],
     }

@@ -22,3 +22,4 @@ def test_memory_and_health_are_told_for_each_stage(tmp_path: Path) -> None:
     for part in open_streams.PARTS:
         assert figures[f"and_silent_streams_{part}_resident_mb"] > 10
     assert figures["alone_health_p50_ms"] > 0
+    assert figures["slow_readers_metrics_ms"] > 0
