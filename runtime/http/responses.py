@@ -33,6 +33,7 @@ from .responses_items import Items
 from .route import Method, Route
 from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
 from .schema import anything, boolean, list_of, mapping, ranged, record, shown, string, unsupported
+from .tools import is_function
 
 _BODY = record(
     {
@@ -260,10 +261,15 @@ def _read_echo(fields: Fields, front: Front) -> dict[str, object]:
         "temperature": 1.0 if raw("temperature") is None else raw("temperature"),
         "text": raw("text") or {"format": {"type": "text"}},
         "tool_choice": raw("tool_choice") or "auto",
-        "tools": raw("tools") or [],
+        "tools": _offered(raw("tools")),
         "top_p": 1.0 if raw("top_p") is None else raw("top_p"),
         "truncation": "disabled",
     }
+
+
+def _offered(tools: object) -> list[object]:
+    """Those of a request's tools that the answer may call."""
+    return [tool for tool in tools if is_function(tool.get("type"))] if isinstance(tools, list) else []
 
 
 _STORED: tuple[tuple[Method, str], ...] = (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items"))

@@ -108,20 +108,20 @@ def read_tools(fields: Fields, *, is_single: bool = False) -> ToolWish:
 
 
 def read_flat_tools(fields: Fields) -> ToolWish:
-    """The tools of responses, whose functions are not nested.
+    """The functions of responses, which are not nested.
+
+    Other kinds of tools are left out: agents send along those of OpenAI's own servers, and can't all switch them off.
 
     Raises:
-        Refused: a tool is no function, or the choice is none.
+        Refused: a function has no name, or the choice is none.
     """
-    functions = []
-    for item in fields.items("tools"):
-        _check_kind(item)
-        functions.append(_read_function(item))
-    return _chosen(fields, _wish_of(fields, functions))
+    functions = [_read_function(item) for item in fields.items("tools") if is_function(item.string("type"))]
+    return _chosen(fields, made_wish(functions, is_single=not fields.boolean("parallel_tool_calls", True)))
 
 
-def _wish_of(fields: Fields, functions: Sequence[dict[str, object]]) -> ToolWish:
-    return made_wish(functions, is_single=not fields.boolean("parallel_tool_calls", True))
+def is_function(kind: object) -> bool:
+    """Whether a tool of that type, in responses, is one that an answer may call here; None stands for a function."""
+    return kind in (None, "function")
 
 
 def _check_kind(item: Fields) -> None:

@@ -162,6 +162,25 @@ async def test_what_codex_sends_is_understood(server: Server, client: openai.Asy
     )
 
 
+async def test_tools_of_openai_s_own_servers_are_left_out_and_the_answer_says_so(
+    server: Server, client: openai.AsyncOpenAI
+) -> None:
+    answers(server.scheduler, CALL)
+    others: list[Any] = [
+        {"type": "web_search", "external_web_access": False},
+        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        {"type": "namespace", "name": "mcp__files", "description": "", "tools": TOOLS},
+    ]
+    with_others = await client.responses.create(model="fake", input="Warm?", tools=[*others, *TOOLS])
+    assert [tool.name for tool in with_others.tools] == ["weather"]
+    assert with_others.output[0].type == "function_call"
+    await client.responses.create(model="fake", input="Warm?", tools=TOOLS)
+    first, second = submits(server.scheduler)
+    assert first.token_ids == second.token_ids
+    alone = await client.responses.create(model="fake", input="Warm?", tools=others)
+    assert alone.tools == []
+
+
 class Weather(BaseModel):
     city: str
 
@@ -225,7 +244,8 @@ async def test_an_error_in_a_stream_is_a_failed_response(server: Server) -> None
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"max_output_tokens": -1}, "max_output_tokens"),
