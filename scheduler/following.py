@@ -21,8 +21,9 @@ LEAST_SHARE = 1 / 16
 
 Waiting takes a request one step longer, or two where a step is already under way. The leader is served earlier by all
 that the others compute later, and every step is shorter by what nobody computes twice; several usually wait for the
-same. On a CPU a step costs as much as 10 to 40 tokens, so four are worth it; on a large GPU as much as some 150, and
-ten are.
+same. On two cores (AVX2, SmolLM2-135M) a step of one row took 15 ms and a further prompt token 2.8, on a busy machine:
+there four tokens are nearly a step. A large GPU is taken to need 6 ms and 0.04 (as `bench.simulate` does): there fewer
+than ten are not worth one.
 """
 
 MOST_STEPS = 4
