@@ -13,12 +13,13 @@ import pytest
 from bench import server, startup
 from bench.client import require_loopback
 from bench.command import CannotMeasure
+from tests.deadline import DEADLINE_S
 
 FAKE_AXIL = [sys.executable, str(Path(__file__).with_name("fake_axil.py"))]
 
 
 def _answers(url: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=DEADLINE_S)
     try:
         return server.health(connection) == 200
     finally:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from tests.deadline import DEADLINE_S
 from tests.e2e.server import Server, wait_until
 from tests.scheduler.kv_events.index import Subscriber
 
@@ -127,5 +128,5 @@ def test_an_address_that_is_taken_ends_the_start_with_the_flag_that_named_it(
     start: Start, tiny_model: Path, server: Server
 ) -> None:
     other = start(str(tiny_model), "--kv-events", f"tcp://127.0.0.1:{server.port}")
-    assert other.process.wait(60) != 0
+    assert other.process.wait(DEADLINE_S) != 0
     assert f"--kv-events tcp://127.0.0.1:{server.port} can't be bound: Address already in use" in other.log

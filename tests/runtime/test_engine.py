@@ -219,7 +219,7 @@ async def test_closing_before_the_scheduler_has_answered_ends_the_wait(tmp_path:
 def test_a_tokenizer_that_is_missing_is_an_error_of_the_start(tmp_path: Path) -> None:
     loop = EngineLoop(tmp_path, tmp_path, None)
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        loop.parts.result(10)
+        loop.parts.result(DEADLINE_S)
     loop.close()
 
 

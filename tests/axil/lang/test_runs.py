@@ -15,6 +15,7 @@ from axil.lang.home import blocking
 from axil.lang.program import function
 from axil.lang.state import State
 from tests.axil.lang.scripted import Scripted
+from tests.deadline import DEADLINE_S
 
 
 @function
@@ -122,7 +123,7 @@ def test_an_empty_batch_is_empty(backend: Scripted) -> None:
 
 
 def test_what_blocks_does_not_hold_up_the_others(backend: Scripted) -> None:
-    barrier = threading.Barrier(5, timeout=30)
+    barrier = threading.Barrier(5, timeout=DEADLINE_S)
 
     @function
     def with_tool(s: State) -> int:

@@ -56,7 +56,7 @@ def test_what_clients_make_long_takes_no_time(one: str, other: str) -> None:
     assert kind_of(one, other, line=one) in ("text", "number")
     assert masked(one)
     assert differences(f"{SYSTEM}\n{one}", f"{SYSTEM}\n{other}") != []
-    assert time.perf_counter() - start < 20  # where it is not linear, it takes hours
+    assert time.perf_counter() - start < 60  # where it is not linear, it takes hours
 
 
 def test_every_kind_has_words_and_a_remedy() -> None:

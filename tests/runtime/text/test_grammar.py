@@ -17,6 +17,7 @@ from runtime.text.grammar import (
     tags_grammar,
 )
 from runtime.text.tokenizer import ModelFiles, Tokenizer
+from tests.deadline import DEADLINE_S
 from tests.fakes import END_OF_TURN, EOS, byte_tokenizer, write_model_dir
 from wire.errors import Overloaded, Refused
 from wire.sampling import Grammar
@@ -124,7 +125,7 @@ async def test_a_trial_that_takes_too_long_is_refused_and_others_are_told_to_com
 ) -> None:
     released = threading.Event()
     monkeypatch.setattr(grammar, "TRIAL_S", 0.05)
-    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: str(released.wait(30)))
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: str(released.wait(DEADLINE_S)))
     slow = [trial.tried(regex_grammar(f"a{i}", field="f")) for i in range(4)]
     ended = await asyncio.gather(*slow, return_exceptions=True)
     assert all(isinstance(error, Refused) and "more than 0.05 s" in error.message for error in ended)
