@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import orjson
-import re2
 from llguidance import LLMatcher, LLTokenizer, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
@@ -27,7 +27,11 @@ from .tokenizer import Tokenizer
 MAX_SOURCE_CHARACTERS = 262_144
 MAX_REPETITIONS = 1000
 TRIAL_S = 10.0
-"""How long building a grammar and finding its first tokens may take."""
+"""How long a request waits for its grammar to be tried."""
+
+MOST_CPU_S = 1.0
+"""The work that building a grammar and finding its first tokens may take: the runner does it again, and where it isn't
+done when the prompt is computed, everybody waits."""
 
 _NUM_THREADS = 2
 _REMEMBERED = 1024
@@ -36,6 +40,7 @@ _WHITESPACE = r"[ \n]{0,16}"
 """Between the parts of JSON: enough to indent it, not enough to go on with for ever."""
 
 _REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
+_PATTERN_TOKEN = re.compile(r"\\.|\{(?P<low>\d{0,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL)
 _REPETITION = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
@@ -46,6 +51,7 @@ def json_grammar(schema: object, *, field: str) -> Grammar:
         Refused: it is no schema, or a pattern in it repeats too often.
     """
     if isinstance(schema, str | bytes):
+        _check_size(len(schema), field)
         try:
             schema = orjson.loads(schema)
         except orjson.JSONDecodeError as error:
@@ -54,10 +60,16 @@ def json_grammar(schema: object, *, field: str) -> Grammar:
         raise Refused(f"{field} must be a JSON schema, which is an object, got {_shown(schema)}.", field=field)
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
+    try:
+        text = orjson.dumps(schema).decode()
+    except orjson.JSONEncodeError as error:
+        raise Refused(f"{field} is no JSON schema: {error}. Nest it less deeply or mend it.", field=field) from None
+    # As text: handed over as an object, one that is nested thousands of times overflows the library's stack.
+    source = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _WHITESPACE})
+    grammar = _grammar(source, field)
     for pattern in _patterns(schema):
         _check_repetitions(pattern, field=field)
-    source = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _WHITESPACE})
-    return _grammar(source, field)
+    return grammar
 
 
 def regex_grammar(pattern: str, *, field: str) -> Grammar:
@@ -66,8 +78,9 @@ def regex_grammar(pattern: str, *, field: str) -> Grammar:
     Raises:
         Refused: it repeats something too often.
     """
+    grammar = _grammar(LLMatcher.grammar_from_regex(pattern), field)
     _check_repetitions(pattern, field=field)
-    return _grammar(LLMatcher.grammar_from_regex(pattern), field)
+    return grammar
 
 
 def ebnf_grammar(text: str, *, field: str) -> Grammar:
@@ -76,6 +89,7 @@ def ebnf_grammar(text: str, *, field: str) -> Grammar:
     Raises:
         Refused: it can't be read, or repeats something too often.
     """
+    _check_size(len(text), field)
     for literal in _REGEX_LITERAL.findall(text):
         _check_repetitions(literal, field=field)
     for line in text.splitlines():
@@ -127,6 +141,7 @@ def tags_grammar(text: str, *, field: str) -> Grammar:
     Raises:
         Refused: it isn't of that form.
     """
+    _check_size(len(text), field)
     try:
         given = msgspec.json.decode(text, type=_Tags)
         tags = [
@@ -175,12 +190,14 @@ class GrammarTrial:
                 f"{grammar.field} can't be used: this model has no end-of-sequence token.", field=grammar.field
             )
         digest = hashlib.blake2b(grammar.source.encode("utf-8", "surrogatepass")).digest()
-        if digest not in self._known:
-            self._known[digest] = await asyncio.shield(self._begun(grammar.source))
+        error = self._known.get(digest)
+        if error is None:
+            error = await asyncio.shield(self._begun(digest, grammar.source))
+            self._known.setdefault(digest, error)
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        self._known.move_to_end(digest)
-        error = self._known[digest]
+        else:
+            self._known.move_to_end(digest)
         if error:
             raise Refused(f"{grammar.field} can't be followed: {error}. Mend or simplify it.", field=grammar.field)
         return msgspec.structs.replace(grammar, eos_token_ids=tuple(self._model.eos_token_ids))
@@ -195,11 +212,11 @@ class GrammarTrial:
             self._tokenizer = LLTokenizer(self._model.to_json(), eos_token=list(self._model.eos_token_ids))
         return self._tokenizer
 
-    def _begun(self, source: str) -> asyncio.Task[str]:
+    def _begun(self, digest: bytes, source: str) -> asyncio.Task[str]:
         """The trial of a grammar, which all requests that bring the same one at the same time share."""
         trial = self._open.get(source)
         if trial is None:
-            trial = self._open[source] = asyncio.create_task(self._trial(self._prepared(), source))
+            trial = self._open[source] = asyncio.create_task(self._trial(self._prepared(), digest, source))
             trial.add_done_callback(lambda ended: self._close(source, ended))
         return trial
 
@@ -208,7 +225,7 @@ class GrammarTrial:
         if not trial.cancelled():
             trial.exception()  # whoever waited for it may have gone
 
-    async def _trial(self, tokenizer: LLTokenizer, source: str) -> str:
+    async def _trial(self, tokenizer: LLTokenizer, digest: bytes, source: str) -> str:
         """What is wrong with a grammar; empty when nothing is."""
         try:
             async with asyncio.timeout(TRIAL_S):
@@ -216,16 +233,17 @@ class GrammarTrial:
         except TimeoutError:
             raise Overloaded("other requests' grammars are being tried. Try again later.") from None
         work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, source)
-        work.add_done_callback(self._ended)
+        work.add_done_callback(lambda ended: self._ended(digest, ended))
         try:
             return await asyncio.wait_for(asyncio.shield(work), TRIAL_S)
         except TimeoutError:
             return f"it took more than {TRIAL_S:g} s to try it"
 
-    def _ended(self, work: asyncio.Future[str]) -> None:
+    def _ended(self, digest: bytes, work: asyncio.Future[str]) -> None:
+        """Where nobody has waited so long, as on a machine that was busy, its outcome counts from now on."""
         self._room.release()
-        if not work.cancelled():
-            work.exception()
+        if not work.cancelled() and work.exception() is None:
+            self._known[digest] = work.result()
 
 
 class _Structure(msgspec.Struct):
@@ -240,19 +258,27 @@ class _Tags(msgspec.Struct):
 
 
 def _try(tokenizer: LLTokenizer, source: str) -> str:
+    began_s = time.thread_time()
     matcher = LLMatcher(tokenizer, source, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()
+    if (took_s := time.thread_time() - began_s) > MOST_CPU_S:
+        return f"to build it takes {took_s:.1f} s of work, and at most {MOST_CPU_S:g} s are allowed"
     return " ".join(str(matcher.get_error()).split())[:_SHOWN_CHARACTERS]
 
 
 def _grammar(source: str, field: str) -> Grammar:
-    if len(source) > MAX_SOURCE_CHARACTERS:
+    _check_size(len(source), field)
+    return Grammar(source=source, field=field)
+
+
+def _check_size(num_characters: int, field: str) -> None:
+    """Refuse what is too long before anything is done with it: this runs where all requests' events do."""
+    if num_characters > MAX_SOURCE_CHARACTERS:
         raise Refused(
-            f"{field} has {len(source):,} characters; at most {MAX_SOURCE_CHARACTERS:,} are allowed. Shorten it.",
+            f"{field} has {num_characters:,} characters; at most {MAX_SOURCE_CHARACTERS:,} are allowed. Shorten it.",
             field=field,
         )
-    return Grammar(source=source, field=field)
 
 
 def _patterns(schema: object) -> list[str]:
@@ -273,14 +299,33 @@ def _patterns(schema: object) -> list[str]:
 
 
 def _check_repetitions(pattern: str, *, field: str) -> None:
-    """Refuse what would be unrolled into a huge machine; any other flaw llguidance finds itself."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        re2.compile(pattern, options)
-    except re2.error as error:
-        if b"repetition size" in (error.args[0] if error.args else b""):
-            raise _too_often(pattern, field) from None
+    """Refuse what would be unrolled into a huge machine; any other flaw llguidance finds itself. O(characters)."""
+    if "{" in pattern and _most_repetitions(pattern) > MAX_REPETITIONS:
+        raise _too_often(pattern, field)
+
+
+def _most_repetitions(pattern: str) -> int:
+    """How often the part of a pattern that is repeated most is repeated, by all that stand around it together."""
+    groups = [1]
+    latest = 1
+    class_at: int | None = None
+    for token in _PATTERN_TOKEN.finditer(pattern):
+        text = token[0]
+        if class_at is not None:
+            if text == "]" and pattern[class_at : token.start()] not in ("[", "[^"):
+                class_at = None
+        elif text == "(":
+            groups.append(1)
+            latest = 1
+        elif text == ")" and len(groups) > 1:
+            latest = groups.pop()
+        elif text[0] == "{" and len(text) > 2:
+            latest *= max(int(token["low"] or 1), int(token["high"] or 1))
+        elif text not in "*+?":
+            latest = 1
+            class_at = token.start() if text == "[" else None
+        groups[-1] = max(groups[-1], latest)
+    return max(groups)
 
 
 def _too_often(what: str, field: str) -> Refused:

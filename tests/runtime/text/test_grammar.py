@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import re2
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runtime.text import grammar
 from runtime.text.grammar import (
@@ -132,6 +136,91 @@ async def test_a_trial_that_takes_too_long_is_refused_and_others_are_told_to_com
     with pytest.raises(Overloaded):
         await trial.tried(regex_grammar("b", field="f"))
     released.set()
+
+
+async def test_a_trial_that_took_too_long_on_a_busy_machine_counts_once_it_has_ended(
+    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(grammar, "TRIAL_S", 0.05)
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: "" if released.wait(30) else "never released")
+    slow = regex_grammar("a", field="f")
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"more than 0\.05 s"):
+            await trial.tried(slow)
+    released.set()
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                assert (await trial.tried(slow)).source == slow.source
+            except Refused:
+                await asyncio.sleep(0.01)  # until the thread has told
+            else:
+                return
+
+
+async def test_a_grammar_that_takes_much_work_is_refused(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MOST_CPU_S", 0.0)
+    with pytest.raises(Refused, match="s of work, and at most 0 s are allowed"):
+        await trial.tried(regex_grammar("a", field="f"))
+
+
+def test_a_schema_of_a_program_may_be_nested_however_deeply_without_harm() -> None:
+    schema: dict[str, object] = {}
+    for _ in range(5000):
+        schema = {"not": schema}
+    with pytest.raises(Refused, match="Nest it less deeply"):
+        json_grammar(schema, field="f")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda text: json_grammar(f'{{"pattern": "{text}"}}', field="f"),
+        lambda text: json_grammar({"pattern": text}, field="f"),
+        lambda text: regex_grammar(text, field="f"),
+        lambda text: ebnf_grammar(f'root ::= "{text}"', field="f"),
+        lambda text: choice_grammar([text], field="f"),
+        lambda text: tags_grammar(
+            json.dumps({"structures": [{"begin": text, "end": "</f>"}], "triggers": ["a"]}), field="f"
+        ),
+    ],
+)
+def test_what_is_too_long_is_refused_before_it_is_read(
+    made: Callable[[str], Grammar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("a" * 100)
+    for name in ("_most_repetitions", "any_to_lark"):
+        monkeypatch.delattr(grammar, name)
+    with pytest.raises(Refused, match="at most 262,144 are allowed"):
+        made("a" * 300_000)
+
+
+_PATTERNS = st.recursive(
+    st.sampled_from(["a", "\\{", "\\d", "[a{2000}]", "[]{2000}]", "[^]{2000}]", "{", ".", "a{2"]),
+    lambda inner: st.one_of(
+        st.builds("({})".format, inner),
+        st.builds(
+            "(?:{}){}".format, inner, st.sampled_from(["{1000}", "{33}", "{2,31}", "{3,}", "*", "+", "?", "{0}"])
+        ),
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map("|".join),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(pattern=_PATTERNS)
+def test_repetitions_are_counted_as_re2_counts_them(pattern: str) -> None:
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(pattern, options)
+        is_too_often = False
+    except re2.error as error:
+        is_too_often = b"repetition size" in error.args[0]
+    assert is_too_often == (grammar._most_repetitions(pattern) > grammar.MAX_REPETITIONS)
 
 
 async def test_a_grammar_is_tried_once(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
