@@ -11,6 +11,8 @@ from typing import NamedTuple
 from .journal import Cleared, Event, PageHash, Removed, Stored, TailRemoved, Used
 from .node import TOKEN_BYTES, common_tokens
 
+_PAGES_A_TAIL = 8
+
 
 class Eviction(NamedTuple):
     """A page went at `time_s`, last used at `used_s`, to make room for `holder`; None: everything was flushed."""
@@ -23,7 +25,8 @@ class Eviction(NamedTuple):
 class History:
     """The last evictions by the page's hash; a listener of a `Journal`. 200 bytes a page.
 
-    Partly filled pages are known by what they followed and their first token, the last one of each; as many again.
+    Partly filled pages are known by what they followed and their first token, the last one of each; an eighth as many,
+    since a request leaves one beside dozens of whole ones.
 
     >>> history = History(capacity=2)
     >>> history.hear(Cleared(hashes=[1, 2, 3], used_s=[5.0, 6.0, 7.0], time_s=9.0))
@@ -66,7 +69,7 @@ class History:
                 key = event.before, event.tail[:TOKEN_BYTES]
                 self._tails.pop(key, None)
                 self._tails[key] = event.tail, Eviction(event.time_s, event.used_s, event.holder)
-                if len(self._tails) > self._capacity:
+                if len(self._tails) > max(1, self._capacity // _PAGES_A_TAIL):
                     self._tails.popitem(last=False)
             case Used():
                 pass

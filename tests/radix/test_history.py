@@ -41,7 +41,7 @@ def test_of_partly_filled_pages_that_went_the_last_with_the_same_first_token_is_
     def tail(*tokens: int) -> bytes:
         return array("i", tokens).tobytes()
 
-    history = History(capacity=2)
+    history = History(capacity=16)
     for i, tokens in enumerate(((5, 6, 7), (5, 8), (9, 9), (4, 4))):
         history.hear(TailRemoved(before=1, tail=tail(*tokens), used_s=0.0, holder="a", time_s=float(i)))
     assert history.find_tail(1, tail(9, 9, 3)) == (2, Eviction(2.0, 0.0, "a"))
