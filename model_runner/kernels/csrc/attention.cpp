@@ -9,16 +9,12 @@
 #include <vector>
 
 #include "api.h"
-#include "kv_layout.h"
+#include "attention_tiles.h"
 #include "threads.h"
 
 namespace {
 
 constexpr int SPLIT = 256;
-constexpr int GROUP = 64;  // positions whose scores are looked at together
-constexpr int VECTORS = BLOCK / LANES;  // of one block's positions
-constexpr int GROUP_BLOCKS = GROUP / BLOCK;
-constexpr int ROWS = REGISTERS == 32 ? 6 : 3;  // queries at a time: 4 vectors each, and the rest for operands
 constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
 constexpr float MASKED = -1e30f;
 
@@ -68,105 +64,6 @@ struct Queries {
   int end_seen(int r) const { return position + r / group + 1; }
 };
 
-template <class Stored, int R, int V>
-AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int64_t dim,
-                                  const uint32_t* const* blocks, float* scores) {
-  using L = KvLayout<Stored>;
-  Floats sums[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) sums[r][v] = zeros();
-  for (int64_t d = 0; d < dim / L::STEP; d++) {
-    const auto* x = q + d * L::STEP;
-    const auto add_part = [&](auto number) AXIL_ALWAYS {
-      constexpr int PART = decltype(number)::value;
-      decltype(L::template query<PART>(x)) parts[R];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * dim);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        const auto w = L::template weights<PART>(blocks[v / VECTORS] + d * BLOCK + v % VECTORS * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
-      }
-    };
-    add_part(std::integral_constant<int, 0>());
-    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) store(scores + r * GROUP + v * LANES, sums[r][v]);
-}
-
-template <class Stored, int R>
-AXIL_INLINE void score_rows(const typename KvLayout<Stored>::Query* q, int64_t dim, const uint32_t* const* blocks,
-                            int num_blocks, float* scores) {
-  constexpr int AT_ONCE = 4 / VECTORS;
-  int b = 0;
-  for (; b + AT_ONCE <= num_blocks; b += AT_ONCE)
-    score_block_rows<Stored, R, 4>(q, dim, blocks + b, scores + b * BLOCK);
-  for (; b < num_blocks; b++) score_block_rows<Stored, R, VECTORS>(q, dim, blocks + b, scores + b * BLOCK);
-}
-
-template <class Stored, int R, int V>
-AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words, int num_words,
-                            int64_t first_dim, float* sums_of_rows, int64_t dim) {
-  using L = KvLayout<Stored>;
-  Floats sums[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) sums[r][v] = load(sums_of_rows + r * dim + first_dim + v * LANES);
-  for (int t = 0; t < num_words; t++) {
-    const uint32_t* values = words[t] + first_dim;
-    const auto* x = weights + t * L::STEP;
-    const auto add_part = [&](auto number) AXIL_ALWAYS {
-      constexpr int PART = decltype(number)::value;
-      decltype(L::template query<PART>(x)) parts[R];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * GROUP);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        const auto w = L::template weights<PART>(values + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
-      }
-    };
-    add_part(std::integral_constant<int, 0>());
-    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) store(sums_of_rows + r * dim + first_dim + v * LANES, sums[r][v]);
-}
-
-template <class Stored, int R>
-AXIL_INLINE void weigh_rows(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words,
-                            int num_words, float* sums, int64_t dim) {
-  int64_t d = 0;
-  for (; d + 4 * LANES <= dim; d += 4 * LANES) weigh_dims<Stored, R, 4>(weights, words, num_words, d, sums, dim);
-  for (; d + 2 * LANES <= dim; d += 2 * LANES) weigh_dims<Stored, R, 2>(weights, words, num_words, d, sums, dim);
-  for (; d < dim; d += LANES) weigh_dims<Stored, R, 1>(weights, words, num_words, d, sums, dim);
-}
-
-// Call `body(number of rows as a constant, first row)` over all rows.
-template <class Body>
-AXIL_INLINE void in_rows(int count, const Body& body) {
-  int r = 0;
-  for (; r + ROWS <= count; r += ROWS) body(std::integral_constant<int, ROWS>(), r);
-  switch (count - r) {
-    case 1: body(std::integral_constant<int, 1>(), r); break;
-    case 2: body(std::integral_constant<int, 2>(), r); break;
-    case 3: body(std::integral_constant<int, ROWS < 4 ? 1 : 3>(), r); break;
-    case 4: body(std::integral_constant<int, ROWS < 5 ? 1 : 4>(), r); break;
-    case 5: body(std::integral_constant<int, ROWS < 6 ? 1 : 5>(), r); break;
-    default: break;
-  }
-}
-
 // From one query's scores over [start, start + count) to weights, and what went before rescaled to the new largest
 // score. Positions that the query doesn't see get the weight 0.
 template <class Stored>
@@ -211,27 +108,34 @@ struct Partials {
   float* sums;     // [queries][dim]
 };
 
-// The partials of all queries over positions [begin, end), which lie in one split.
+// The partials of all queries over positions [begin, end), which lie in one split of those up to `item_end`.
 template <class Stored>
 void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_head, const Step& step,
-                  const Queries& queries, const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length,
-                  float* scores, typename KvLayout<Stored>::Query* weights, uint32_t* last_word,
+                  const Queries& queries, const typename KvLayout<Stored>::Query* q, int begin, int end, int item_end,
+                  int row_length, float* scores, typename KvLayout<Stored>::Query* weights, uint32_t* last_word,
                   const Partials<Stored>& out) {
   using L = KvLayout<Stored>;
   const int64_t dim = pool.head_dim;
   std::fill_n(out.largest, queries.count, MASKED);
   std::fill_n(out.total, queries.count, 0.0f);
   std::fill_n(out.sums, queries.count * dim, 0.0f);
+  const auto block_at = [&](int at) {
+    return reinterpret_cast<const uint32_t*>(pool.block(pages[at / pool.page_tokens], at % pool.page_tokens, kv_head));
+  };
   const int first_seen = queries.first_seen(0) / GROUP * GROUP;  // no query of the tile sees what lies before
   for (int start = std::max(begin, first_seen); start < end; start += GROUP) {
-    const uint32_t* blocks[GROUP_BLOCKS];
-    const uint32_t* words[GROUP / L::STEP];
+    const uint32_t *blocks[GROUP_BLOCKS], *later_blocks[GROUP_BLOCKS];
+    const uint32_t *words[GROUP / L::STEP], *later_words[GROUP / L::STEP];
     int num_blocks = 0;
     for (int at = start; at < std::min(start + GROUP, end); at += BLOCK) {
-      const Stored* block = pool.block(pages[at / pool.page_tokens], at % pool.page_tokens, kv_head);
-      blocks[num_blocks] = reinterpret_cast<const uint32_t*>(block);
-      const uint32_t* values = reinterpret_cast<const uint32_t*>(block + BLOCK * dim);
-      for (int t = 0; t < BLOCK / L::STEP; t++) words[num_blocks * (BLOCK / L::STEP) + t] = values + t * dim;
+      const int later = at + GROUP < item_end ? at + GROUP : at;
+      blocks[num_blocks] = block_at(at);
+      later_blocks[num_blocks] = block_at(later);
+      for (int t = 0; t < BLOCK / L::STEP; t++) {
+        const int64_t values = (BLOCK / L::STEP + t) * dim;  // behind the keys
+        words[num_blocks * (BLOCK / L::STEP) + t] = blocks[num_blocks] + values;
+        later_words[num_blocks * (BLOCK / L::STEP) + t] = later_blocks[num_blocks] + values;
+      }
       num_blocks++;
     }
     // What stands behind the row's end is anybody's, NaN included, and a weight of 0 does not make it 0.
@@ -242,13 +146,18 @@ void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_h
       words[num_words - 1] = last_word;
     }
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
-      score_rows<Stored, decltype(rows)::value>(q + r * dim, dim, blocks, num_blocks, scores + r * GROUP);
+      constexpr int R = decltype(rows)::value;
+      const auto* own = q + r * dim;
+      if (r == 0) score_rows<Stored, R, true>(own, dim, blocks, later_blocks, num_blocks, scores);
+      else score_rows<Stored, R, false>(own, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
     });
     for (int r = 0; r < queries.count; r++)
       softmax<Stored>(queries, r, start, num_blocks * BLOCK, step, scores + r * GROUP, weights + r * GROUP,
                       out.sums + r * dim, dim, out.largest[r], out.total[r]);
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
-      weigh_rows<Stored, decltype(rows)::value>(weights + r * GROUP, words, num_words, out.sums + r * dim, dim);
+      constexpr int R = decltype(rows)::value;
+      if (r == 0) weigh_rows<Stored, R, true>(weights, words, later_words, num_words, out.sums, dim);
+      else weigh_rows<Stored, R, false>(weights + r * GROUP, words, later_words, num_words, out.sums + r * dim, dim);
     });
   }
 }
@@ -298,8 +207,8 @@ void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int6
   const int32_t* pages = step.pages + item.first_page;
   for (int begin = item.begin; begin < item.end; begin += SPLIT) {
     const bool is_first = begin == item.begin;
-    attend_split(pool, pages, kv_head, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.row_length,
-                 scores, weights, last_word, is_first ? running : next);
+    attend_split(pool, pages, kv_head, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.end,
+                 item.row_length, scores, weights, last_word, is_first ? running : next);
     if (!is_first)
       for (size_t r = 0; r < n; r++)
         merge(running.largest[r], running.total[r], running.sums + r * dim, next.largest[r], next.total[r],

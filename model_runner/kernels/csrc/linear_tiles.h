@@ -52,9 +52,10 @@ AXIL_INLINE void add_part(const Act* x, int64_t stride, const Ints (&pairs)[VECT
   }
 }
 
-// The same from bf16 weights as they are stored.
+// The same from bf16 weights as they are stored. Not inlined, so that registers are given out for this loop alone.
 template <int M>
-AXIL_INLINE void pair_tile(const Act* x, int64_t stride, const uint8_t* pairs, int64_t num_pairs, float* sums) {
+__attribute__((noinline)) void pair_tile(const Act* x, int64_t stride, const uint8_t* pairs, int64_t num_pairs,
+                                         float* sums) {
   Floats acc[M][VECTORS];
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++)

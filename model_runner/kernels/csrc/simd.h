@@ -202,8 +202,15 @@ using Act = float;
 using Weights = Floats;
 using ActPart = Floats;
 constexpr int PARTS = 2;
+// The mask comes from memory, which only assembly can ask for: in a register it would drive a sum out of its own, into
+// memory and back.
+alignas(32) constexpr uint32_t HIGH_HALVES[LANES] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+                                                     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
 template <int PART> AXIL_INLINE Weights part(Ints pairs) {
-  return as_floats(PART == 0 ? shift_left<16>(pairs) : and_bits(pairs, all_ints(static_cast<int32_t>(0xffff0000u))));
+  if (PART == 0) return as_floats(shift_left<16>(pairs));
+  Ints high;
+  asm("vpand %1, %2, %0" : "=x"(high) : "m"(*reinterpret_cast<const Ints*>(HIGH_HALVES)), "x"(pairs));
+  return as_floats(high);
 }
 template <int PART> AXIL_INLINE ActPart all_part(const Act* p) { return _mm256_broadcast_ss(p + PART); }
 AXIL_INLINE Floats accumulate(Floats sum, Weights weights, ActPart x) { return fma(weights, x, sum); }
