@@ -133,7 +133,8 @@ def started(
 ) -> Iterator[Server]:
     """Start a server that will listen on loopback `port`, wait until it is ready, and stop it at the end.
 
-    It gets a process group of its own; whatever is left of that at the end is killed.
+    It gets a process group of its own, in this session, so that a priority given to the session is its too; whatever is
+    left of the group at the end is killed.
 
     Raises:
         NotStarted: it ended, or was not ready in time.
@@ -147,7 +148,7 @@ def started(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
-                start_new_session=True,
+                process_group=0,
             )
         except OSError as error:
             raise NotStarted(f"{words[0]} can't be run: {error.strerror}") from error
