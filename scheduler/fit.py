@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from radix.cache import Lease
+
 from . import prompt_logprobs
 from .output_length import Estimate
 from .request import Request, Running
@@ -16,21 +18,11 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     """
     known = request.num_tokens
     logprobs = prompt_logprobs.look_up(state, request)
-    lease = state.cache.lease(
-        request.namespace,
-        request.token_ids,
-        max_reuse_tokens=request.reusable_tokens,
-        hints=request.hints,
-        holder=request.request_id,
-    )
     lengths = state.output_length.of(request.namespace)
     expected_pages = _expected_pages(state, request, lengths)
-    if state.running:
-        needed = expected_pages - len(lease.page_ids) + state.promised_pages
-    else:
-        needed = _pages_of(state, known + 1) - len(lease.page_ids)
-    if needed > state.cache.free_pages + state.cache.evictable_pages:
-        state.cache.release(lease, request.token_ids[:0])
+    needed_pages = expected_pages + state.promised_pages if state.running else _pages_to_begin(state, request)
+    lease = _lease(state, request, request.reusable_tokens, needed_pages=needed_pages)
+    if lease is None:
         return None
     if lease.copy is not None:
         state.scores.copy(*lease.copy, num_tokens=lease.copied_tokens)
@@ -51,6 +43,25 @@ def lease_if_fits(state: State, request: Request) -> Running | None:
     state.promised_pages += running.promised_pages
     state.prefilling[running.row] = running
     return running
+
+
+def _lease(state: State, request: Request, max_reuse_tokens: int, *, needed_pages: int) -> Lease | None:
+    """Pin what is cached, if it and what can be had beside it are so many pages."""
+    cache = state.cache
+    lease = cache.lease(
+        request.namespace,
+        request.token_ids,
+        max_reuse_tokens=max_reuse_tokens,
+        hints=request.hints,
+        holder=request.request_id,
+    )
+    if needed_pages - len(lease.page_ids) <= cache.free_pages + cache.evictable_pages:
+        return lease
+    cache.release(lease, request.token_ids[:0])
+    if lease.copy is None or state.running:
+        return None
+    # Nothing else runs, and no more will be free than now: the page that is copied from may be the one that is missing.
+    return _lease(state, request, lease.depth, needed_pages=needed_pages)
 
 
 def promise(state: State, running: Running) -> None:
@@ -82,3 +93,12 @@ def can_fit(state: State, request: Request, *, matched_tokens: int) -> bool:
     expected_pages = _expected_pages(state, request, state.output_length.of(request.namespace))
     needed = expected_pages - matched_tokens // state.cache.page_tokens + state.promised_pages
     return needed <= state.cache.free_pages + state.cache.evictable_pages
+
+
+def can_begin(state: State, request: Request) -> bool:
+    """Whether the pages that a request needs for its next token can be had when nothing else runs."""
+    return _pages_to_begin(state, request) <= state.cache.free_pages + state.cache.evictable_pages
+
+
+def _pages_to_begin(state: State, request: Request) -> int:
+    return _pages_of(state, request.num_tokens + 1)

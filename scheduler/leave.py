@@ -6,6 +6,7 @@ from typing import Literal
 
 from wire.messages.to_tokenizer import Done
 
+from .fit import can_begin
 from .request import Request, Running
 from .state import Reply, State
 
@@ -78,14 +79,17 @@ def end(
 
 
 def fail_stalled(state: State) -> list[Reply]:
-    """End the oldest waiting request when nothing runs and yet, without a pause, nothing could be admitted.
+    """End the oldest request that no longer fits, when nothing runs and yet, without a pause, none could be admitted.
 
     That happens only when quarantined pages have left less of the pool than the request needs: `intake` has refused
-    what does not fit the whole pool.
+    what does not fit the whole pool. O(waiting).
     """
-    if state.is_paused or state.running or state.in_flight or (oldest := state.waiting.oldest()) is None:
+    if state.is_paused or state.running or state.in_flight or not state.waiting:
         return []
-    cache = state.cache
+    too_large = [request for request in state.waiting if not can_begin(state, request)]
+    if not too_large:
+        return []
+    oldest, cache = min(too_large, key=lambda request: request.arrival), state.cache
     message = (
         f"{oldest.num_tokens} tokens don't fit into the {cache.free_pages + cache.evictable_pages} usable pages of"
         f" {cache.page_tokens} tokens; {cache.quarantined_pages} pages are quarantined. Restart the server."

@@ -87,8 +87,9 @@ def _keep_in_tree(state: State, running: Running) -> None:
     request, own = running.request, running.lease
     page_tokens = state.cache.page_tokens
     lease = state.cache.lease(request.namespace, request.token_ids, max_reuse_tokens=request.prompt_tokens)
-    for index in range((lease.cached_tokens - lease.copied_tokens) // page_tokens):
-        source, destination = own.page_ids[index], lease.page_ids[index]
+    # The tree may have the page of the last token, for which this request has none yet.
+    num_whole = (lease.cached_tokens - lease.copied_tokens) // page_tokens
+    for source, destination in zip(own.page_ids, lease.page_ids[:num_whole], strict=False):
         if source != destination:
             state.scores.add(source, destination)
     state.cache.release(lease, request.token_ids[:0])

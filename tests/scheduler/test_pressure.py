@@ -256,3 +256,20 @@ def test_a_step_keeps_to_its_time_also_deep_in_a_long_prompt() -> None:
     assert sorted(times[20:])[len(times[20:]) // 2] == pytest.approx(0.1, rel=0.15)
     assert max(times[20:]) < 0.15
     assert chunks[10] > 2 * chunks[-3], "a token deep in the prompt costs more, so a step holds fewer"
+
+
+@pytest.mark.parametrize("num_shared", [1, 5, 10, 13])
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_a_request_as_large_as_the_pool_runs_also_where_a_part_of_a_page_could_be_copied(
+    num_shared: int, max_new_tokens: int
+) -> None:
+    harness = make_harness(num_pages=4)
+    harness.submit("before", prompt_of(1, num_shared + 1), max_new_tokens=1)
+    harness.run()
+    prompt = prompt_of(1, num_shared) + prompt_of(2, 16 - max_new_tokens - num_shared)
+    harness.submit("large", prompt, max_new_tokens=max_new_tokens)
+    harness.run()
+    harness.check()
+    ended = harness.terminal["large"]
+    assert isinstance(ended, Done) and ended.reason == "length"
+    assert harness.outputs["large"] == expected_output(prompt, max_new_tokens=max_new_tokens)

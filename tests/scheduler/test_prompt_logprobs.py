@@ -214,3 +214,10 @@ def test_memory_for_logprobs_is_taken_only_when_they_are_asked_for() -> None:
     assert not harness.state.scores.is_used
     ask(harness, "scored", PROMPT)
     assert harness.state.scores.is_used
+
+
+def test_a_prompt_cached_without_logprobs_is_scored_though_a_step_ends_before_its_last_token() -> None:
+    harness = make_harness(num_pages=200, page_tokens=1, config=SchedulerConfig(prefill_tokens=40, overlap=False))
+    ask(harness, "plain", PROMPT[:41], first=None)
+    assert ask(harness, "scored", PROMPT[:41]) == 41
+    assert ask(harness, "scored again", PROMPT[:41]) <= 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from radix.cache import Lease, OutOfPages, PageId, PrefixCache
+from scheduler.admit import LOOK
 from scheduler.config import SchedulerConfig
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
@@ -120,3 +121,14 @@ def test_a_retracted_request_tells_each_prompt_logprob_once() -> None:
     harness.run()
     assert harness.prompt_logprobs["a"] == expected_logprobs(DOCUMENT[:60], 5)
     assert harness.outputs["a"] == expected_output(DOCUMENT[:60], max_new_tokens=4)
+
+
+def test_of_those_that_wait_only_what_no_longer_fits_ends_with_an_error() -> None:
+    harness = make_harness(num_pages=8, page_tokens=4)
+    harness.state.cache.core.ledger.set_aside({PageId(0): "test"})
+    harness.submit("small", [2] * 9)
+    for i in range(LOOK):
+        harness.submit(f"large{i}", [i] * 31, max_new_tokens=1, priority=1)
+    harness.run()
+    assert harness.terminal["small"].reason == "length"
+    assert {harness.terminal[f"large{i}"].reason for i in range(LOOK)} == {"broken"}
