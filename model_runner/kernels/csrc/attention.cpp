@@ -17,6 +17,7 @@ namespace {
 constexpr int SPLIT = 256;
 constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
 constexpr float MASKED = -1e30f;
+constexpr float LOG2_E = 1.44269504f;
 
 // A piece of a step's work, to be done for each kv head; filled by `axil_attention_plan`.
 struct Item {
@@ -64,46 +65,49 @@ struct Queries {
   int end_seen(int r) const { return position + r / group + 1; }
 };
 
-// From one query's scores over [start, start + count) to weights, and what went before rescaled to the new largest
-// score. Positions that the query doesn't see get the weight 0.
+// From one query's scores over [start, start + count), which are logarithms to the base of two, to weights. The weights'
+// sums by lane go into `totals`. What went before is rescaled where a score is larger than all before it. Positions that
+// the query doesn't see get the weight 0.
 template <class Stored>
-AXIL_INLINE void softmax(const Queries& queries, int r, int start, int count, const Step& step, float* scores,
+AXIL_INLINE void softmax(const Queries& queries, int r, int start, int count, float softcap, float* scores,
                          typename KvLayout<Stored>::Query* weights, float* sums, int64_t dim, float& largest_so_far,
-                         float& total) {
+                         float* totals) {
   const int first = std::max(queries.first_seen(r) - start, 0), end = std::min(queries.end_seen(r) - start, count);
   if (end <= first) {
     for (int j = 0; j < count; j += LANES) store(weights + j, zeros());
     return;
   }
   const bool is_whole = first == 0 && end == count;
-  Floats top = all(MASKED);
-  for (int j = 0; j < count; j += LANES) {
-    Floats s = mul(load(scores + j), all(step.scale));
-    if (step.softcap > 0) s = mul(hyperbolic_tangent(mul(s, all(1 / step.softcap))), all(step.softcap));
-    if (!is_whole) s = choose(lanes(first - j, end - j), s, all(MASKED));
-    store(scores + j, s);
-    top = max(top, s);  // a NaN stays where it is the second operand, and shows in the weights in any case
-  }
-  const float new_largest = std::max(largest_so_far, largest(top));
-  Floats sum_of_weights = zeros();
-  for (int j = 0; j < count; j += LANES) {
-    Floats e = exponential(sub(load(scores + j), all(new_largest)));
-    if (!is_whole) e = choose(lanes(first - j, end - j), e, zeros());
-    sum_of_weights = add(sum_of_weights, e);
-    store(weights + j, e);
-  }
-  if (new_largest != largest_so_far) {
-    const float shrink = exponential(largest_so_far - new_largest);
-    total *= shrink;
-    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, mul(load(sums + d), all(shrink)));
+  if (softcap > 0)
+    for (int j = 0; j < count; j += LANES)
+      store(scores + j, mul(hyperbolic_tangent(mul(load(scores + j), all(1 / softcap))), all(softcap * LOG2_E)));
+  if (!is_whole)
+    for (int j = 0; j < count; j += LANES)
+      store(scores + j, choose(lanes(first - j, end - j), load(scores + j), all(MASKED)));
+  Floats top = all(largest_so_far);
+  for (int j = 0; j < count; j += LANES)
+    top = max(top, load(scores + j));  // a NaN is passed over here, and shows in the weights
+  Floats total = load(totals);
+  if (is_any_less(all(largest_so_far), top)) {
+    const float new_largest = largest(top);
+    const Floats shrink = power_of_two(all(largest_so_far - new_largest));
+    total = mul(total, shrink);
+    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, mul(load(sums + d), shrink));
     largest_so_far = new_largest;
   }
-  total += sum(sum_of_weights);
+  const Floats highest = all(largest_so_far);
+  for (int j = 0; j < count; j += LANES) {
+    Floats weight = power_of_two(sub(load(scores + j), highest));
+    if (!is_whole) weight = choose(lanes(first - j, end - j), weight, zeros());
+    total = add(total, weight);
+    store(weights + j, weight);
+  }
+  store(totals, total);
 }
 
 template <class Stored>
 struct Partials {
-  float* largest;  // [queries]
+  float* largest;  // [queries], as a logarithm to the base of two
   float* total;    // [queries]
   float* sums;     // [queries][dim]
 };
@@ -112,12 +116,12 @@ struct Partials {
 template <class Stored>
 void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_head, const Step& step,
                   const Queries& queries, const typename KvLayout<Stored>::Query* q, int begin, int end, int item_end,
-                  int row_length, float* scores, typename KvLayout<Stored>::Query* weights, uint32_t* last_word,
-                  const Partials<Stored>& out) {
+                  int row_length, float* scores, typename KvLayout<Stored>::Query* weights, float* totals,
+                  uint32_t* last_word, const Partials<Stored>& out) {
   using L = KvLayout<Stored>;
   const int64_t dim = pool.head_dim;
   std::fill_n(out.largest, queries.count, MASKED);
-  std::fill_n(out.total, queries.count, 0.0f);
+  std::fill_n(totals, queries.count * LANES, 0.0f);
   std::fill_n(out.sums, queries.count * dim, 0.0f);
   const auto block_at = [&](int at) {
     return reinterpret_cast<const uint32_t*>(pool.block(pages[at / pool.page_tokens], at % pool.page_tokens, kv_head));
@@ -152,21 +156,22 @@ void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_h
       else score_rows<Stored, R, false>(own, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
     });
     for (int r = 0; r < queries.count; r++)
-      softmax<Stored>(queries, r, start, num_blocks * BLOCK, step, scores + r * GROUP, weights + r * GROUP,
-                      out.sums + r * dim, dim, out.largest[r], out.total[r]);
+      softmax<Stored>(queries, r, start, num_blocks * BLOCK, step.softcap, scores + r * GROUP, weights + r * GROUP,
+                      out.sums + r * dim, dim, out.largest[r], totals + r * LANES);
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       constexpr int R = decltype(rows)::value;
       if (r == 0) weigh_rows<Stored, R, true>(weights, words, later_words, num_words, out.sums, dim);
       else weigh_rows<Stored, R, false>(weights + r * GROUP, words, later_words, num_words, out.sums + r * dim, dim);
     });
   }
+  for (int r = 0; r < queries.count; r++) out.total[r] = sum(load(totals + r * LANES));
 }
 
 // Take a partial of later positions into one of earlier ones.
 AXIL_INLINE void merge(float& largest, float& total, float* sums, float later_largest, float later_total,
                        const float* later_sums, int64_t dim) {
   const float top = std::max(largest, later_largest);
-  const float own = exponential(largest - top), other = exponential(later_largest - top);
+  const float own = power_of_two(largest - top), other = power_of_two(later_largest - top);
   largest = top;
   total = total * own + later_total * other;
   for (int64_t d = 0; d < dim; d += LANES)
@@ -188,27 +193,29 @@ void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int6
   const int64_t dim = pool.head_dim, group = step.num_heads / step.num_kv_heads;
   const Queries queries{static_cast<int>(item.num_tokens * group), static_cast<int>(group), item.position, window};
   const size_t n = queries.count;
-  const size_t needed = n * (3 * dim + 2 * GROUP + 4) + dim + 10 * 16 + 16;
+  const size_t needed = n * (3 * dim + 2 * GROUP + LANES + 4) + dim + 11 * 16 + 16;
   if (scratch.memory.size() < needed) scratch.memory.resize(needed);
   size_t used = (64 - reinterpret_cast<uintptr_t>(scratch.memory.data()) % 64) % 64 / sizeof(float);
   Query* own_q = reinterpret_cast<Query*>(scratch.take(used, n * dim));
   float* scores = scratch.take(used, n * GROUP);
   Query* weights = reinterpret_cast<Query*>(scratch.take(used, n * GROUP));
+  float* totals = scratch.take(used, n * LANES);
   uint32_t* last_word = reinterpret_cast<uint32_t*>(scratch.take(used, dim));
   const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
   const Partials<Stored> next{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
+  const float factor = step.scale * (step.softcap > 0 ? 1.0f : LOG2_E);
   for (int i = 0; i < item.num_tokens; i++)
     for (int64_t g = 0; g < group; g++) {
       const float* head = q + (item.first_token + i) * q_stride + (kv_head * group + g) * step.head_dim;
       Query* own = own_q + (i * group + g) * dim;
-      for (int64_t d = 0; d < step.head_dim; d++) put(own + d, head[d]);
+      for (int64_t d = 0; d < step.head_dim; d++) put(own + d, factor * head[d]);
       for (int64_t d = step.head_dim; d < dim; d++) put(own + d, 0.0f);
     }
   const int32_t* pages = step.pages + item.first_page;
   for (int begin = item.begin; begin < item.end; begin += SPLIT) {
     const bool is_first = begin == item.begin;
     attend_split(pool, pages, kv_head, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.end,
-                 item.row_length, scores, weights, last_word, is_first ? running : next);
+                 item.row_length, scores, weights, totals, last_word, is_first ? running : next);
     if (!is_first)
       for (size_t r = 0; r < n; r++)
         merge(running.largest[r], running.total[r], running.sums + r * dim, next.largest[r], next.total[r],

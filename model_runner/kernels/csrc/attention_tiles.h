@@ -9,16 +9,59 @@
 constexpr int GROUP = 64;  // positions whose scores are looked at together
 constexpr int VECTORS = BLOCK / LANES;  // of one block's positions
 constexpr int GROUP_BLOCKS = GROUP / BLOCK;
-constexpr int ROWS = REGISTERS == 32 ? 6 : 3;  // queries at a time: 4 vectors each, and the rest for operands
+constexpr int ROWS = 6;  // queries at a time
+
+// Vectors of sums that each of so many queries has at a time: as many as leave registers for the operands.
+constexpr int vectors_for(int rows) { return REGISTERS == 32 || rows <= 3 ? 4 : 2; }
 
 // What is needed one group later is asked of memory while this one is computed: pages lie anywhere.
 AXIL_INLINE void ask_for(const uint32_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 constexpr int LINE_WORDS = 16;
 
-// With ASKS it is asked for the blocks at the same places of `later`.
+// sums[r][v] += weights[v] * the R queries at `x`, `stride` apart. Of operands the fewer stay in registers, and the others
+// come one by one.
+template <class L, int PART, int R, int V>
+AXIL_INLINE void add_part(Floats (&sums)[R][V], const uint32_t* const (&words)[V], const typename L::Query* x,
+                          int64_t stride) {
+  if constexpr (R <= V) {
+    decltype(L::template query<PART>(x)) parts[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * stride);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const auto w = L::template weights<PART>(words[v]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
+    }
+  } else {
+    decltype(L::template weights<PART>(words[0])) w[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) w[v] = L::template weights<PART>(words[v]);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const auto one = L::template query<PART>(x + r * stride);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) sums[r][v] = L::product(sums[r][v], w[v], one);
+    }
+  }
+}
+
+template <class L, int R, int V>
+AXIL_INLINE void add_word(Floats (&sums)[R][V], const uint32_t* const (&words)[V], const typename L::Query* x,
+                          int64_t stride) {
+  add_part<L, 0>(sums, words, x, stride);
+  if constexpr (L::NUM_PARTS == 2) {
+    asm volatile("" ::: "memory");  // words are loaded again: kept, they would drive sums out of their registers
+    add_part<L, 1>(sums, words, x, stride);
+  }
+}
+
+// With ASKS it is asked for the blocks at the same places of `later`. Not inlined, as the next one, so that registers are
+// given out for this loop alone.
 template <class Stored, int R, int V, bool ASKS>
-AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int64_t dim,
-                                  const uint32_t* const* blocks, const uint32_t* const* later, float* scores) {
+__attribute__((noinline)) void score_block_rows(const typename KvLayout<Stored>::Query* q, int64_t dim,
+                                                const uint32_t* const* blocks, const uint32_t* const* later,
+                                                float* scores) {
   using L = KvLayout<Stored>;
   Floats sums[R][V];
 #pragma GCC unroll 8
@@ -26,23 +69,12 @@ AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) sums[r][v] = zeros();
   for (int64_t d = 0; d < dim / L::STEP; d++) {
-    const auto* x = q + d * L::STEP;
     if constexpr (ASKS)
       for (int b = 0; b < V / VECTORS; b++) ask_for(later[b] + d * BLOCK);
-    const auto add_part = [&](auto number) AXIL_ALWAYS {
-      constexpr int PART = decltype(number)::value;
-      decltype(L::template query<PART>(x)) parts[R];
+    const uint32_t* words[V];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * dim);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        const auto w = L::template weights<PART>(blocks[v / VECTORS] + d * BLOCK + v % VECTORS * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
-      }
-    };
-    add_part(std::integral_constant<int, 0>());
-    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
+    for (int v = 0; v < V; v++) words[v] = blocks[v / VECTORS] + d * BLOCK + v % VECTORS * LANES;
+    add_word<L>(sums, words, q + d * L::STEP, dim);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -53,18 +85,18 @@ AXIL_INLINE void score_block_rows(const typename KvLayout<Stored>::Query* q, int
 template <class Stored, int R, bool ASKS>
 AXIL_INLINE void score_rows(const typename KvLayout<Stored>::Query* q, int64_t dim, const uint32_t* const* blocks,
                             const uint32_t* const* later, int num_blocks, float* scores) {
-  constexpr int AT_ONCE = 4 / VECTORS;
+  constexpr int V = vectors_for(R), AT_ONCE = V / VECTORS;
   int b = 0;
   for (; b + AT_ONCE <= num_blocks; b += AT_ONCE)
-    score_block_rows<Stored, R, 4, ASKS>(q, dim, blocks + b, later + b, scores + b * BLOCK);
+    score_block_rows<Stored, R, V, ASKS>(q, dim, blocks + b, later + b, scores + b * BLOCK);
   for (; b < num_blocks; b++)
     score_block_rows<Stored, R, VECTORS, ASKS>(q, dim, blocks + b, later + b, scores + b * BLOCK);
 }
 
 template <class Stored, int R, int V, bool ASKS>
-AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words,
-                            const uint32_t* const* later, int num_words, int64_t first_dim, float* sums_of_rows,
-                            int64_t dim) {
+__attribute__((noinline)) void weigh_dims(const typename KvLayout<Stored>::Query* weights,
+                                          const uint32_t* const* words, const uint32_t* const* later, int num_words,
+                                          int64_t first_dim, float* sums_of_rows, int64_t dim) {
   using L = KvLayout<Stored>;
   Floats sums[R][V];
 #pragma GCC unroll 8
@@ -72,24 +104,12 @@ AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, con
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) sums[r][v] = load(sums_of_rows + r * dim + first_dim + v * LANES);
   for (int t = 0; t < num_words; t++) {
-    const uint32_t* values = words[t] + first_dim;
-    const auto* x = weights + t * L::STEP;
     if constexpr (ASKS)
       for (int at = 0; at < V * LANES; at += LINE_WORDS) ask_for(later[t] + first_dim + at);
-    const auto add_part = [&](auto number) AXIL_ALWAYS {
-      constexpr int PART = decltype(number)::value;
-      decltype(L::template query<PART>(x)) parts[R];
+    const uint32_t* values[V];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) parts[r] = L::template query<PART>(x + r * GROUP);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        const auto w = L::template weights<PART>(values + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) sums[r][v] = L::product(sums[r][v], w, parts[r]);
-      }
-    };
-    add_part(std::integral_constant<int, 0>());
-    if constexpr (L::NUM_PARTS == 2) add_part(std::integral_constant<int, 1>());
+    for (int v = 0; v < V; v++) values[v] = words[t] + first_dim + v * LANES;
+    add_word<L>(sums, values, weights + t * L::STEP, GROUP);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -100,26 +120,31 @@ AXIL_INLINE void weigh_dims(const typename KvLayout<Stored>::Query* weights, con
 template <class Stored, int R, bool ASKS>
 AXIL_INLINE void weigh_rows(const typename KvLayout<Stored>::Query* weights, const uint32_t* const* words,
                             const uint32_t* const* later, int num_words, float* sums, int64_t dim) {
-  const auto weigh = [&](auto vectors, int64_t d) AXIL_ALWAYS {
-    weigh_dims<Stored, R, decltype(vectors)::value, ASKS>(weights, words, later, num_words, d, sums, dim);
+  const auto weigh = [&](auto vectors, int64_t& d) AXIL_ALWAYS {
+    constexpr int V = decltype(vectors)::value;
+    for (; d + V * LANES <= dim; d += V * LANES)
+      weigh_dims<Stored, R, V, ASKS>(weights, words, later, num_words, d, sums, dim);
   };
   int64_t d = 0;
-  for (; d + 4 * LANES <= dim; d += 4 * LANES) weigh(std::integral_constant<int, 4>(), d);
-  for (; d + 2 * LANES <= dim; d += 2 * LANES) weigh(std::integral_constant<int, 2>(), d);
-  for (; d < dim; d += LANES) weigh(std::integral_constant<int, 1>(), d);
+  if constexpr (vectors_for(R) == 4) weigh(std::integral_constant<int, 4>(), d);
+  weigh(std::integral_constant<int, 2>(), d);
+  weigh(std::integral_constant<int, 1>(), d);
 }
 
-// Call `body(number of rows as a constant, first row)` over all rows.
+// Call `body(number of rows as a constant, first row)` over all rows, in pieces of sizes as equal as can be.
 template <class Body>
 AXIL_INLINE void in_rows(int count, const Body& body) {
-  int r = 0;
-  for (; r + ROWS <= count; r += ROWS) body(std::integral_constant<int, ROWS>(), r);
-  switch (count - r) {
-    case 1: body(std::integral_constant<int, 1>(), r); break;
-    case 2: body(std::integral_constant<int, 2>(), r); break;
-    case 3: body(std::integral_constant<int, ROWS < 4 ? 1 : 3>(), r); break;
-    case 4: body(std::integral_constant<int, ROWS < 5 ? 1 : 4>(), r); break;
-    case 5: body(std::integral_constant<int, ROWS < 6 ? 1 : 5>(), r); break;
-    default: break;
+  int left = (count + ROWS - 1) / ROWS;
+  for (int r = 0; left > 0; left--) {
+    const int size = (count - r + left - 1) / left;
+    switch (size) {
+      case 1: body(std::integral_constant<int, 1>(), r); break;
+      case 2: body(std::integral_constant<int, 2>(), r); break;
+      case 3: body(std::integral_constant<int, 3>(), r); break;
+      case 4: body(std::integral_constant<int, 4>(), r); break;
+      case 5: body(std::integral_constant<int, 5>(), r); break;
+      default: body(std::integral_constant<int, ROWS>(), r); break;
+    }
+    r += size;
   }
 }

@@ -89,6 +89,7 @@ AXIL_INLINE Mask lanes(int first, int end) {
   return static_cast<Mask>((0xffffu >> (LANES - end)) & (0xffffu << first));
 }
 AXIL_INLINE Mask is_less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+AXIL_INLINE bool is_any_less(Floats a, Floats b) { return is_less(a, b) != 0; }
 AXIL_INLINE Floats choose(Mask mask, Floats when_set, Floats otherwise) {
   return _mm512_mask_blend_ps(mask, otherwise, when_set);
 }
@@ -180,6 +181,7 @@ AXIL_INLINE Mask lanes(int first, int end) {
                                     _mm256_cmpgt_epi32(all_ints(end), numbers)));
 }
 AXIL_INLINE Mask is_less(Floats a, Floats b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+AXIL_INLINE bool is_any_less(Floats a, Floats b) { return _mm256_movemask_ps(is_less(a, b)) != 0; }
 AXIL_INLINE Floats choose(Mask mask, Floats when_set, Floats otherwise) {
   return _mm256_blendv_ps(otherwise, when_set, mask);
 }
@@ -258,6 +260,25 @@ AXIL_INLINE Floats exponential(Floats x) {
 AXIL_INLINE float exponential(float x) {
   float lanes_of_x[LANES];
   store(lanes_of_x, exponential(all(x)));
+  return lanes_of_x[0];
+}
+
+// 2^x to about 2 ulp for x in [-126, 127], and exactly 1 at 0; below it is 2^-126. NaN goes through. (Coefficients: least
+// relative error on [-0.5, 0.5].)
+AXIL_INLINE Floats power_of_two(Floats x) {
+  x = max(all(-126.0f), x);  // NaN is kept where it is the second operand
+  const Floats n = nearest(x), r = sub(x, n);
+  Floats p = all(1.3264727247e-3f);
+  p = fma(p, r, all(9.6715126881e-3f));
+  p = fma(p, r, all(5.5507337436e-2f));
+  p = fma(p, r, all(2.4022242085e-1f));
+  p = fma(p, r, all(6.9314697760e-1f));
+  p = fma(p, r, all(1.0f));
+  return as_floats(add_ints(as_ints(p), shift_left<23>(to_ints(n))));
+}
+AXIL_INLINE float power_of_two(float x) {
+  float lanes_of_x[LANES];
+  store(lanes_of_x, power_of_two(all(x)));
   return lanes_of_x[0];
 }
 
