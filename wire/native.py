@@ -103,7 +103,10 @@ def _locked(path: Path) -> Iterator[None]:
 def _build(compiler: str, flags: Sequence[str], sources: Path, library: Path, what: str) -> None:
     log.info("building %s, once compiler=%s cache=%s", what, compiler, library.parent)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+    scratches = f"{library.stem}-"
+    for left in library.parent.glob(f"{scratches}*"):  # by a build that was killed: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=scratches, dir=library.parent) as scratch:
         objects = [Path(scratch) / f"{path.stem}.o" for path in sorted(sources.glob("*.cpp"))]
         commands = [[compiler, *flags, "-c", str(sources / f"{path.stem}.cpp"), "-o", str(path)] for path in objects]
         with ThreadPoolExecutor(os.cpu_count() or 1) as executor:

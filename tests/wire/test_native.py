@@ -44,6 +44,16 @@ def test_starts_at_the_same_time_build_once(
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "scratch is left behind"
 
 
+def test_what_a_killed_build_left_is_cleared_by_the_next(small_source: Path, tmp_path: Path) -> None:
+    library = build(small_source, tmp_path)
+    library.unlink()
+    left = tmp_path / f"{library.stem}-dead"
+    left.mkdir()
+    (left / "half.o").write_text("")
+    assert build(small_source, tmp_path) == library
+    assert not left.exists()
+
+
 def test_without_a_compiler_it_says_how_to_get_one(
     small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -51,6 +61,18 @@ def test_without_a_compiler_it_says_how_to_get_one(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CannotBuild, match="apt install g"):
         build(small_source, tmp_path)
+
+
+@pytest.mark.parametrize(("script", "told"), [("#!/bin/sh\nexit 3\n", "status 3"), ("no program", "could not be run")])
+def test_a_compiler_that_does_not_run_is_told(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(CannotBuild, match=told):
+        build(small_source, tmp_path / "cache")
 
 
 def test_a_compile_error_is_told_in_its_own_words(small_source: Path, tmp_path: Path) -> None:
