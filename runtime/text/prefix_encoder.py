@@ -30,6 +30,9 @@ MAX_BYTES = 32 * 1024 * 1024
 _BEGINNING_BYTES = 160
 """What it costs that a text can be found by one of its beginnings."""
 
+_BLOCK_CHARACTERS = 16_384
+"""Compared at once: a slice as long as a chat takes longer to make than to compare."""
+
 _FEW_PATTERNS = 8
 """First characters that are looked for one by one, at most."""
 
@@ -119,7 +122,7 @@ class PrefixEncoder:
         matches = list(self._pattern.finditer(text, start))
         found = (place + np.flatnonzero(np.isin(np.asarray(new_ids, np.int32), self._added_ids))).tolist()
         if [self._added[match.group()].token_id for match in matches] == [token_ids[index] for index in found]:
-            digest_of = {(cut.start, cut.end): cut.digest for cut in cuts}
+            digest_of = {(cut.start, cut.end): cut.digest for cut in cuts if cut.start >= start}
             for match, index in zip(matches, found, strict=True):
                 if (digest := digest_of.get(match.span())) is not None:
                     ends.append(match.end())
@@ -146,7 +149,7 @@ class _KnownTexts:
             if (known := self._by_beginning.get(cut.digest)) is not None:
                 index = known.digests.index(cut.digest)
                 # The digest finds; what is equal is told by comparing.
-                if known.ends[index] == cut.end and text.startswith(known.text[: cut.end]):
+                if known.ends[index] == cut.end and _begin_alike(text, known.text, cut.end):
                     return known, index, cut.start
         return _NOTHING, 0, 0
 
@@ -178,6 +181,14 @@ class _KnownTexts:
         for digest in known.digests:
             if self._by_beginning.get(digest) is known:
                 del self._by_beginning[digest]
+
+
+def _begin_alike(one: str, other: str, num_characters: int) -> bool:
+    """Whether so many characters are the same in both."""
+    return all(
+        one.startswith(other[start : min(start + _BLOCK_CHARACTERS, num_characters)], start)
+        for start in range(0, num_characters, _BLOCK_CHARACTERS)
+    )
 
 
 def _by_first_character(texts: Collection[str]) -> list[re.Pattern[str]]:

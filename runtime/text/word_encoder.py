@@ -71,8 +71,7 @@ class WordEncoder:
         self._words = words
         self._added = added
         self._split = any_of(added)
-        self._known: dict[str, bytes] = {}
-        self._known_bytes = 0
+        self._known = _KnownWords(self._encode_word)
 
     def encode(self, text: str) -> array[int]:
         """Token ids of `text`."""
@@ -90,24 +89,28 @@ class WordEncoder:
         if not segment.isascii():
             token_ids.extend(self._encode_whole(segment))
             return
-        words, known = self._words.findall(segment), self._known
-        if new := set(words).difference(known):
-            self._learn(known, new)
-        token_ids.frombytes(b"".join(map(known.__getitem__, words)))
-
-    def _learn(self, known: dict[str, bytes], new: set[str]) -> None:
-        """Add words to those that are known; when these have become too many, others are remembered from now on."""
-        known.update((word, array("i", self._encode_word(word)).tobytes()) for word in new)
-        num_bytes = sum(_WORD_BYTES + len(word) + len(known[word]) for word in new)
-        if known is self._known:
-            self._known_bytes += num_bytes
-            if self._known_bytes > MAX_BYTES:
-                self._known, self._known_bytes = {}, 0
+        known = self._known
+        token_ids.frombytes(b"".join(map(known.__getitem__, self._words.findall(segment))))
+        if self._known.num_bytes > MAX_BYTES:
+            self._known = _KnownWords(self._encode_word)
 
     def _encode_word(self, word: str) -> list[int]:
         if len(word) > _SHORT_CHARACTERS:
             return self._encode_whole(word)
         return [token.id for token in self._model.tokenize(word.translate(_WRITTEN))]
+
+
+class _KnownWords(dict[str, bytes]):
+    """The ids of words, as bytes of int32; one that is asked for the first time is encoded."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        self._encode = encode
+        self.num_bytes = 0
+
+    def __missing__(self, word: str) -> bytes:
+        token_ids = self[word] = array("i", self._encode(word)).tobytes()
+        self.num_bytes += _WORD_BYTES + len(word) + len(token_ids)
+        return token_ids
 
 
 def word_encoder(backend: tokenizers.Tokenizer, encode_whole: Callable[[str], list[int]]) -> WordEncoder | None:

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import json
+from collections.abc import Callable
 
 import aiohttp
 import pytest
@@ -183,6 +184,25 @@ async def read_deltas(http: aiohttp.ClientSession, route: str, body: dict[str, o
     events = [json.loads(line.removeprefix(b"data: ")) for line in lines]
     choices = [event["choices"][0] if "choices" in event else event for event in events]
     return [choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in choices]
+
+
+async def test_what_is_checked_in_a_thread_is_told_by_how_much_there_is_to_check(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, to_thread = list[object](), asyncio.to_thread
+
+    async def noted(work: Callable[..., object], *args: object) -> object:
+        checked.append(work)
+        return await to_thread(work, *args)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    long = {"messages": [{"role": "user", "content": "[{,}]" * 60_000}]}
+    many = {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}] * 1000}
+    for body, num_threads in ((long, 0), (many, 1), ({"messages": [{"role": "x"}] * 1999}, 1)):
+        checked.clear()
+        async with http.post(CHAT, data=large(body), headers=JSON) as response:
+            assert response.status == 400, "too long, or of no known role"
+        assert len(checked) == num_threads
 
 
 @pytest.mark.parametrize("alphabet", [EMOJI, CJK])

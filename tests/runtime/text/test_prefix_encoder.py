@@ -138,6 +138,19 @@ def test_any_sequence_of_texts_is_encoded_as_a_full_tokenisation_would(
         assert encoder.encode(text).tolist() == whole(text)
 
 
+def test_texts_of_equal_digests_are_told_apart(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, whole, lengths = counted
+    monkeypatch.setattr(prefix_encoder, "xxh3_64_intdigest", lambda _, seed: seed + 1)
+    monkeypatch.setattr(prefix_encoder, "_BLOCK_CHARACTERS", 100)
+    chat = turn("system", "word " * 500) + turn("user", "Hello")
+    for place in (13, 100, 163, 2000, len(chat) - 13, 0):
+        other = chat[:place] + "7" + chat[place + 1 :]
+        assert encoder.encode(chat).tolist() == whole(chat)
+        assert encoder.encode(other).tolist() == whole(other)
+    assert encoder.encode(chat + turn("user", "And?")).tolist() == whole(chat + turn("user", "And?"))
+    assert lengths[-1] < 100
+
+
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, _, lengths = counted
     monkeypatch.setattr(prefix_encoder, "MAX_BYTES", 25_000)
