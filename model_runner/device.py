@@ -31,7 +31,7 @@ def resolve_device(name: str, *, rank: int = 0, num_ranks: int = 1) -> torch.dev
     That is the current one; of several ranks, each takes the one of its number.
 
     Raises:
-        StartError: CUDA is asked for and there is none, or fewer devices than ranks.
+        StartError: CUDA is asked for and there is none that can be used, or fewer devices than ranks.
     """
     has_cuda = torch.cuda.is_available()
     if name == "auto" and has_cuda and not (has_flashinfer() or has_triton()):
@@ -42,16 +42,43 @@ def resolve_device(name: str, *, rank: int = 0, num_ranks: int = 1) -> torch.dev
     if name == "cpu" or (name == "auto" and not has_cuda):
         return torch.device("cpu")
     if not has_cuda:
-        raise StartError(f"--device {name} needs a CUDA device that torch {torch.__version__} sees; set it to cpu")
+        raise StartError(
+            f"--device {name} needs a CUDA device that torch {torch.__version__} sees ({_why_none()}); set it to cpu"
+        )
     if num_ranks == 1:
-        return torch.device("cuda", torch.cuda.current_device())
+        return _tried(torch.device("cuda", torch.cuda.current_device()))
     if torch.cuda.device_count() < num_ranks:
         raise StartError(
             f"--tensor-parallel {num_ranks} needs {num_ranks} CUDA devices and torch sees {torch.cuda.device_count()}; "
             f"set it to at most {torch.cuda.device_count()}, or --device cpu"
         )
     torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
+    return _tried(torch.device("cuda", rank))
+
+
+def _why_none() -> str:
+    """What torch says when it is asked for a CUDA device."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (AssertionError, RuntimeError) as error:  # the first where it was built without
+        return _first_line(error)
+    return "it lists none"
+
+
+def _tried(device: torch.device) -> torch.device:
+    """The device, if it can compute: another process may hold it for itself, or torch have nothing compiled for it."""
+    try:
+        torch.ones(1, device=device).add_(1).item()
+    except RuntimeError as error:
+        raise StartError(
+            f"{device} can't compute with torch {torch.__version__} ({_first_line(error)}); choose another one by "
+            "CUDA_VISIBLE_DEVICES, install a torch that is built for it, or set --device cpu"
+        ) from error
+    return device
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 def device_name(device: torch.device) -> str:

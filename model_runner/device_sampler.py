@@ -20,7 +20,6 @@ from torch import Tensor
 
 from wire.sampling import SamplingParams
 
-from .device import has_flashinfer
 from .sampler import uniforms
 from .staging import Staging
 
@@ -43,11 +42,6 @@ def flashinfer_filters() -> Filters:
     return Filters(
         top_k=top_k_renorm_probs, top_p=lambda probs, top_p: top_p_renorm_probs(probs, top_p, is_deterministic=True)
     )
-
-
-def make_filters() -> Filters:
-    """FlashInfer's where it is installed, else torch's."""
-    return flashinfer_filters() if has_flashinfer() else sorting_filters()
 
 
 def sorting_filters() -> Filters:

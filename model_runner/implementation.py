@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from .attention.backend import AttentionSpec
+from .attention.choice import uses_flashinfer
 from .config import RunnerConfig, RunnerLaunch
-from .device import free_bytes, free_share, has_flashinfer
+from .device import free_bytes, free_share
 from .errors import StartError
 from .host import num_threads
 from .invariant import blocked
@@ -120,8 +121,8 @@ def attention_spec(config: ModelConfig, dtype: torch.dtype, *, page_tokens: int)
     )
 
 
-def _torch_ops(device: torch.device, *, is_deterministic: bool) -> Ops:
-    if device.type == "cuda" and has_flashinfer() and not is_deterministic:
+def _torch_ops(config: RunnerConfig, spec: AttentionSpec, device: torch.device) -> Ops:
+    if uses_flashinfer(config.attention, spec, device, is_deterministic=config.deterministic):
         from .flashinfer_ops import FlashInferOps  # takes seconds, and is there with the extra only
 
         return FlashInferOps()
@@ -151,8 +152,10 @@ def _build_own(
     if is_packed and model_config.is_embedding_tied and head_bytes <= MAX_PACKED_BYTES and can_pack(dtype):
         needed += head_bytes
     _check_weights_fit(needed, free_share(device, ranks), dtype)
+    spec = attention_spec(share.config(), dtype, page_tokens=config.page_tokens)
+    ops = _torch_ops(config, spec, device)
     with device:
-        model = make_model(model_config, dtype, _torch_ops(device, is_deterministic=config.deterministic), ranks=ranks)
+        model = make_model(model_config, dtype, ops, ranks=ranks)
     # Pieces of a tensor are too small to share among threads.
     torch.set_num_threads(1)
     load_weights(model, Path(launch.weights), on_progress)
@@ -161,7 +164,6 @@ def _build_own(
         model.pack(blocked)
     elif is_packed:
         model.pack()
-    spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
     return Built(
         model=model,
         spec=spec,

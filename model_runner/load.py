@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from wire.messages.encoding import ids_to_bytes
@@ -17,12 +19,14 @@ from wire.messages.from_runner import Ready
 from wire.messages.to_runner import Admission, Chunk, StepPlan
 from wire.sampling import SamplingParams
 
+from . import flashinfer_probe
 from .attention.backend import AttentionBackend, GraphBackend
-from .attention.choice import make_backend
+from .attention.choice import make_backend, uses_flashinfer
 from .batch import build_batch
 from .config import RunnerLaunch
 from .device import device_name, free_share, resolve_device
-from .device_sampler import DeviceSampler, make_filters
+from .device_sampler import DeviceSampler, flashinfer_filters, sorting_filters
+from .errors import StartError
 from .graphs import CudaCapture, DecodeGraphs
 from .host import num_threads, resident_bytes
 from .implementation import build, is_own
@@ -81,14 +85,16 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
 
     spec = built.spec
     sizes = config.graph_sizes() if device.type == "cuda" else ()
-    backend = make_backend(
-        config.attention,
-        spec,
-        device,
-        library,
-        max_graph_rows=max(sizes, default=0),
-        is_deterministic=config.deterministic,
-    )
+    has_flashinfer = uses_flashinfer(config.attention, spec, device, is_deterministic=config.deterministic)
+    with _explained(has_flashinfer=has_flashinfer):
+        backend = make_backend(
+            config.attention,
+            spec,
+            device,
+            library,
+            max_graph_rows=max(sizes, default=0),
+            is_deterministic=config.deterministic,
+        )
     multiple = backend.capabilities().head_dim_multiple
     bytes_per_token = token_bytes(
         num_layers=spec.num_layers,
@@ -111,18 +117,24 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         is_asked_for=config.context_length is not None,
     )
     pool = backend.make_kv_pool(num_pages)
-    runner = Runner(
-        built.model,
-        backend,
-        pool,
-        device=device,
-        ranks=ranks,
-        tokenizer=Path(launch.tokenizer),
-        device_sampler=DeviceSampler(device, make_filters()) if device.type == "cuda" else None,
-        sampler_kernels=None if library is None else SamplerKernels(library),
-        graphs=_graphs(built.model, backend, pool, sizes, context_tokens=built.context_tokens),
-    )
-    _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
+    sampler = None
+    if device.type == "cuda":
+        sampler = DeviceSampler(device, flashinfer_filters() if has_flashinfer else sorting_filters())
+    with _explained(has_flashinfer=has_flashinfer):
+        runner = Runner(
+            built.model,
+            backend,
+            pool,
+            device=device,
+            ranks=ranks,
+            tokenizer=Path(launch.tokenizer),
+            device_sampler=sampler,
+            sampler_kernels=None if library is None else SamplerKernels(library),
+            graphs=_graphs(built.model, backend, pool, sizes, context_tokens=built.context_tokens),
+        )
+        _warm_up(runner, page_tokens=config.page_tokens, num_pages=num_pages, vocabulary=built.model.vocabulary)
+        if sampler is not None:
+            _warm_up_sampler(sampler, device, vocabulary=built.model.vocabulary)
     dtype_name = str(dtype).removeprefix("torch.")
     kernels = "off" if library is None else library.isa.value
     computed_in = f"{dtype_name} {built.weights} {kernels} {built.code} {ranks.num_ranks} {config.deterministic}"
@@ -200,6 +212,31 @@ def _graphs(
     return graphs
 
 
+@contextmanager
+def _explained(*, has_flashinfer: bool) -> Iterator[None]:
+    """What first steps may fail of on a GPU, told with what to do.
+
+    Raises:
+        StartError: in place of such an error.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = flashinfer_probe.said(error)
+        if "CUDA" in reason and "out of memory" in reason:
+            raise StartError(
+                "the GPU's memory does not hold what steps need beside weights and KV pool, the recorded ones most of "
+                f"all ({reason}); lower --mem-fraction, or record fewer by --cuda-graph-sizes"
+            ) from error
+        if not has_flashinfer:
+            raise
+        log.exception("the first steps in FlashInfer's kernels failed")
+        raise StartError(
+            f"the first steps in FlashInfer's kernels failed ({reason}). {flashinfer_probe.REMEDY}; "
+            "--attention triton needs none of it"
+        ) from error
+
+
 def _warm_up(runner: Runner[Any], *, page_tokens: int, num_pages: int, vocabulary: int) -> None:
     """Prefill and decode a few tokens on pages that nobody has been given yet."""
     table = RowTable(num_pages=num_pages, page_tokens=page_tokens)
@@ -214,3 +251,11 @@ def _warm_up(runner: Runner[Any], *, page_tokens: int, num_pages: int, vocabular
     table.lengths[0] = num_tokens
     decode = StepPlan(step=0, decodes=ids_to_bytes([0]))
     runner.forward(build_batch(table, decode, vocabulary=vocabulary))
+
+
+def _warm_up_sampler(sampler: DeviceSampler, device: torch.device, *, vocabulary: int) -> None:
+    """Draw a token with every filter: their kernels may have to be compiled."""
+    params = SamplingParams(temperature=1.0, top_k=2, top_p=0.5, min_p=0.1, seed=0)
+    with torch.inference_mode():
+        token_ids_B, _ = sampler.sample(torch.zeros(1, vocabulary, device=device), [params], np.zeros(1, np.int64))
+    token_ids_B.cpu()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from model_runner import flashinfer_probe
 from model_runner.errors import StartError
 from model_runner.kernels.library import Library
 
 from .backend import AttentionBackend, AttentionSpec, Capabilities
 from .cpu_backend import CpuAttention
 from .torch_backend import TorchAttention
+
+if TYPE_CHECKING:
+    from .flashinfer_backend import FlashInferAttention
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ def make_backend(
         case "flashinfer", "cuda" if is_deterministic:
             raise StartError(f"{_NOT_FIXED}; set it to auto or triton, or leave --deterministic out")
         case "flashinfer", "cuda":
-            backend = _flashinfer(spec, device, max_graph_rows)
+            backend = _flashinfer(spec, device)(spec, device, max_graph_rows=max_graph_rows)
         case "triton", _:
             backend = _triton(spec, device, is_deterministic=is_deterministic)
         case "torch", _:
@@ -74,6 +78,17 @@ def make_backend(
     return backend
 
 
+def uses_flashinfer(name: str, spec: AttentionSpec, device: torch.device, *, is_deterministic: bool) -> bool:
+    """Whether FlashInfer serves this model on this device: its attention, and all else of it, or nothing."""
+    if device.type != "cuda" or name not in ("auto", "flashinfer") or is_deterministic:
+        return False
+    try:
+        _flashinfer(spec, device)
+    except StartError:
+        return False
+    return True
+
+
 def _first_on_cuda(
     spec: AttentionSpec, device: torch.device, max_graph_rows: int, *, is_deterministic: bool
 ) -> tuple[str, AttentionBackend[Any]]:
@@ -81,7 +96,7 @@ def _first_on_cuda(
     try:
         if is_deterministic:
             raise StartError(_NOT_FIXED)
-        return "flashinfer", _flashinfer(spec, device, max_graph_rows)
+        return "flashinfer", _flashinfer(spec, device)(spec, device, max_graph_rows=max_graph_rows)
     except StartError as error:
         reason = error
     try:
@@ -92,15 +107,32 @@ def _first_on_cuda(
     return "triton", backend
 
 
-def _flashinfer(spec: AttentionSpec, device: torch.device, max_graph_rows: int) -> AttentionBackend[Any]:
+def _flashinfer(spec: AttentionSpec, device: torch.device) -> type[FlashInferAttention]:
+    """The backend's class, which takes seconds to import and is there with the extra only.
+
+    Raises:
+        StartError: it is not there, does not take the model, or its kernels can't be had.
+    """
     try:
-        from .flashinfer_backend import FlashInferAttention  # takes seconds, and is there with the extra only
+        from .flashinfer_backend import FlashInferAttention
     except ImportError as error:
         raise StartError(
             f"--attention flashinfer needs the package flashinfer-python: {INSTALL}, or set --device cpu ({error})"
         ) from error
+    except (OSError, RuntimeError) as error:
+        raise StartError(_no_kernels(flashinfer_probe.said(error))) from error
     _check("flashinfer", spec, FlashInferAttention.CAPABILITIES)
-    return FlashInferAttention(spec, device, max_graph_rows=max_graph_rows)
+    obstacle = flashinfer_probe.obstacle(device)
+    if obstacle is not None:
+        raise StartError(_no_kernels(obstacle))
+    return FlashInferAttention
+
+
+def _no_kernels(reason: str) -> str:
+    return (
+        f"--attention flashinfer has no kernels here ({reason}). {flashinfer_probe.REMEDY}; "
+        "--attention triton needs none of it"
+    )
 
 
 def _triton(spec: AttentionSpec, device: torch.device, *, is_deterministic: bool) -> AttentionBackend[Any]:

@@ -162,11 +162,12 @@ def workspace_bytes(spec: AttentionSpec, *, num_multiprocessors: int, max_graph_
     """Memory for partial results of rows that are split among multiprocessors.
 
     One float32 vector and its sum for every head and query row of a tile. FlashInfer splits into at most two tiles a
-    multiprocessor, shared among the kv heads; a recorded step has room for one tile a row besides. A quarter more, for
-    its alignment.
+    multiprocessor, shared among the kv heads; a recorded step has room for those that its rows fill, and one begun by
+    each row but the first. A sixteenth more, for its alignment.
     """
     num_split = -(-_TILES_PER_MULTIPROCESSOR * num_multiprocessors // spec.num_kv_heads)
     group = spec.num_heads // spec.num_kv_heads
     decode_rows = next((rows for rows in _TILE_ROWS if group <= rows), _TILE_ROWS[-1])
-    tile_rows = max(num_split * _TILE_ROWS[-1], max_graph_rows * decode_rows)
-    return max(MIN_WORKSPACE_BYTES, spec.num_heads * tile_rows * (spec.head_dim + 1) * 4 * 5 // 4)
+    num_recorded = -(-max_graph_rows * group // decode_rows) + max(max_graph_rows - 1, 0)
+    tile_rows = max(num_split * _TILE_ROWS[-1], num_recorded * decode_rows)
+    return max(MIN_WORKSPACE_BYTES, spec.num_heads * tile_rows * (spec.head_dim + 1) * 4 * 17 // 16)

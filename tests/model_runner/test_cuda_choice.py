@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from model_runner import flashinfer_probe
 from model_runner.attention.backend import AttentionSpec
-from model_runner.attention.choice import make_backend
+from model_runner.attention.choice import make_backend, uses_flashinfer
 from model_runner.attention.flashinfer_backend import FlashInferAttention
 from model_runner.attention.triton_backend import TritonAttention
+from model_runner.config import RunnerConfig
 from model_runner.device import resolve_device
 from model_runner.errors import StartError
+from model_runner.flashinfer_ops import FlashInferOps
+from model_runner.implementation import _torch_ops
 
 from .paged_cases import make_spec
 from .reference_kernels import reference_kernels
@@ -40,6 +46,7 @@ class _TritonOnCpu(TritonAttention):
 def _no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model_runner.attention.flashinfer_backend.FlashInferAttention", _OnCpu)
     monkeypatch.setattr("model_runner.attention.triton_backend.TritonAttention", _TritonOnCpu)
+    monkeypatch.setattr(flashinfer_probe, "obstacle", lambda device: None)
 
 
 @pytest.mark.usefixtures("_no_gpu_needed")
@@ -64,6 +71,81 @@ def test_without_flashinfer_or_where_asked_for_it_is_triton(monkeypatch: pytest.
     assert isinstance(make_backend("triton", HALF, CUDA, None), TritonAttention)
     monkeypatch.setitem(sys.modules, "model_runner.attention.flashinfer_backend", None)
     assert isinstance(make_backend("auto", HALF, CUDA, None), TritonAttention)
+
+
+@pytest.mark.usefixtures("_no_gpu_needed")
+@pytest.mark.parametrize(
+    ("flags", "spec", "is_used"),
+    [
+        ({}, HALF, True),
+        ({"attention": "flashinfer"}, replace(HALF, dtype=torch.float16, head_dim=256), True),
+        ({"attention": "triton"}, HALF, False),
+        ({"deterministic": True}, HALF, False),
+        ({}, make_spec(), False),
+        ({}, replace(HALF, head_dim=80), False),
+    ],
+    ids=["auto", "flashinfer", "triton", "deterministic", "float32", "head_dim"],
+)
+def test_flashinfer_serves_attention_and_all_else_or_nothing(
+    flags: dict[str, object], spec: AttentionSpec, is_used: bool
+) -> None:
+    config = RunnerConfig(**flags)  # type: ignore[arg-type]
+    assert uses_flashinfer(config.attention, spec, CUDA, is_deterministic=config.deterministic) is is_used
+    assert isinstance(_torch_ops(config, spec, CUDA), FlashInferOps) is is_used
+    assert not isinstance(_torch_ops(config, spec, CPU), FlashInferOps)
+
+
+@pytest.mark.usefixtures("_no_gpu_needed")
+def test_where_its_kernels_can_not_be_compiled_auto_is_triton_and_flashinfer_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flashinfer_probe, "obstacle", lambda device: "RuntimeError: Could not find nvcc")
+    assert not uses_flashinfer("auto", HALF, CUDA, is_deterministic=False)
+    with caplog.at_level(logging.INFO):
+        assert isinstance(make_backend("auto", HALF, CUDA, None), TritonAttention)
+    assert "Could not find nvcc" in caplog.text
+    with pytest.raises(StartError, match=r"Could not find nvcc.*CUDA_HOME.*--attention triton needs none of it"):
+        make_backend("flashinfer", HALF, CUDA, None)
+
+
+class _NotWritable:
+    """Fails the import of FlashInfer as a home directory does that can't be written to."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "model_runner.attention.flashinfer_backend":
+            raise PermissionError(13, "Permission denied", "/root/.cache/flashinfer")
+
+
+def test_a_home_directory_that_can_not_be_written_to_is_named_with_the_variable_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "model_runner.attention.flashinfer_backend")
+    monkeypatch.setattr(sys, "meta_path", [_NotWritable(), *sys.meta_path])
+    with pytest.raises(StartError, match=r"/root/\.cache/flashinfer.*FLASHINFER_WORKSPACE_BASE"):
+        make_backend("flashinfer", HALF, CUDA, None)
+
+
+def test_the_probe_runs_a_kernel_and_tells_what_it_failed_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(name: str) -> None:
+        raise RuntimeError(
+            "Ninja build failed. Ninja output:\n[1/2] nvcc -c silu.cu\nsilu.cu:1: fatal error: no cuda.h\n"
+        )
+
+    with reference_kernels():
+        assert flashinfer_probe.obstacle.__wrapped__(CPU) is None
+    monkeypatch.setattr("flashinfer.activation.get_act_and_mul_module", no_compiler)
+    assert flashinfer_probe.obstacle.__wrapped__(CPU) == "RuntimeError: silu.cu:1: fatal error: no cuda.h"
+
+
+def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ninja").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    with reference_kernels():
+        flashinfer_probe.obstacle.__wrapped__(CPU)
+    assert os.environ["PATH"] == f"/nowhere:{tmp_path}"
 
 
 @pytest.mark.usefixtures("_no_gpu_needed")
@@ -116,7 +198,26 @@ def test_without_the_package_a_cuda_device_says_what_to_install(monkeypatch: pyt
 def test_a_cuda_device_that_is_asked_for_and_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == resolve_device("cpu") == CPU
-    with pytest.raises(StartError, match="--device cuda needs a CUDA device"):
+    reason = "The NVIDIA driver on your system is too old (found version 11040).\nPlease update"
+
+    def too_old() -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(torch.cuda, "init", too_old)
+    with pytest.raises(
+        StartError, match=r"--device cuda needs a CUDA device .*driver .* is too old \(.*\)\); set it to"
+    ):
+        resolve_device("cuda")
+
+
+def test_a_cuda_device_that_can_not_compute_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_image(*args: object, device: torch.device) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "ones", no_image)
+    with pytest.raises(StartError, match=r"cuda:0 can't compute .*no kernel image.*execution on the device\); choose"):
         resolve_device("cuda")
 
 
@@ -125,6 +226,7 @@ def test_without_the_package_auto_is_the_cpu_and_says_so(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("model_runner.device._tried", lambda device: device)
     assert resolve_device("auto") == CUDA
     monkeypatch.setattr("model_runner.device.find_spec", lambda name: None)
     assert resolve_device("auto") == CPU

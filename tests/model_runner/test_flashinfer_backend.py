@@ -134,3 +134,13 @@ def test_the_workspace_grows_with_what_a_split_of_the_work_needs() -> None:
     assert workspace_bytes(wide, num_multiprocessors=132) > 32 * 264 * 128 * 129 * 4
     recorded = workspace_bytes(wide, num_multiprocessors=4, max_graph_rows=512)
     assert recorded > 32 * 512 * 64 * 129 * 4
+
+
+@pytest.mark.parametrize(("num_kv_heads", "group"), [(8, 4), (8, 5), (8, 8), (4, 16), (4, 17), (1, 40)])
+def test_the_workspace_holds_what_a_recorded_step_is_planned_with(num_kv_heads: int, group: int) -> None:
+    spec = make_spec(head_dim=128, num_kv_heads=num_kv_heads, group=group, dtype=torch.bfloat16)
+    tile = 16 if group <= 16 else 64
+    # As `PrefillSplitQOKVIndptr` counts a recorded step's tiles, in `scheduler.cuh`.
+    num_tiles = -(-256 * group // tile) + 256 - 1
+    num_bytes = spec.num_heads * num_tiles * tile * (128 + 1) * 4
+    assert workspace_bytes(spec, num_multiprocessors=132, max_graph_rows=256) >= num_bytes

@@ -57,6 +57,25 @@ def test_a_flag_that_does_not_fit_the_model_or_the_machine_is_named(
         _load(replace(launch, config=config))
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "--mem-fraction.*--cuda-graph-sizes"),
+        (RuntimeError("CUDA error: out of memory"), "--mem-fraction.*--cuda-graph-sizes"),
+        (RuntimeError("Ninja build failed.\nnorm.cu:3: fatal error: cublasLt.h"), r"cublasLt\.h.*--attention triton"),
+        (OSError("[Errno 28] No space left on device"), "No space left.*FLASHINFER_WORKSPACE_BASE"),
+    ],
+)
+def test_what_the_first_steps_on_a_gpu_fail_of_is_told_with_what_to_do(error: Exception, sentence: str) -> None:
+    with pytest.raises(StartError, match=sentence), loading._explained(has_flashinfer=True):
+        raise error
+
+
+def test_where_flashinfer_has_no_part_what_fails_is_not_said_to_be_its() -> None:
+    with pytest.raises(RuntimeError, match="device-side assert"), loading._explained(has_flashinfer=False):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
 @pytest.mark.parametrize(("words", "sizes"), [("none", ()), ("4, 16,2", (4, 16, 2))])
 def test_the_numbers_of_rows_to_record_are_a_list(words: str, sizes: tuple[int, ...]) -> None:
     assert RunnerConfig(cuda_graph_sizes=words).graph_sizes() == sizes

@@ -23,4 +23,4 @@ if "model_runner.process" in sys.orig_argv:
     entered = reference_kernels(is_recorded=False)
     entered.__enter__()
     choice.make_backend = make_backend
-    implementation._torch_ops = lambda device, *, is_deterministic: FlashInferOps()
+    implementation._torch_ops = lambda config, spec, device: FlashInferOps()
