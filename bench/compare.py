@@ -28,6 +28,7 @@ from bench.client import GENERATE
 from bench.command import CannotMeasure, directory, exit_status, parser_of, positive
 from bench.load_flags import Load, add_load_flags, load_of
 from bench.peers import peer, script_of
+from bench.processes import family_mb
 from bench.serve import add_repeat_flags, measure, report_failures
 from bench.server import NotStarted, Server, add_launch_flags, launched
 
@@ -49,10 +50,14 @@ SHORT_FIGURES = ("output_tokens_per_s", "ttft_p50_ms", "ttft_p95_ms", "cached_sh
 
 @dataclass(slots=True)
 class Findings:
-    """What was measured so far: for each load the rows of each server; when each was ready; which were not."""
+    """What was measured so far: for each load the rows of each server, and which servers were not there.
+
+    `ready_s` is from a server's start to its first answer, `resident_mb` its memory behind all loads.
+    """
 
     rows: dict[str, dict[str, comparison.Rows]]
     ready_s: dict[str, float] = field(default_factory=dict)
+    resident_mb: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     has_failures: bool = False
 
@@ -84,6 +89,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"servers, the one that ratios refer to first (default: {' '.join(NAMES)})",
     )
+    parser.add_argument(
+        "--also-axil",
+        action="append",
+        type=_named_flags,
+        default=[],
+        metavar="NAME='FLAGS'",
+        help="axil once more under another name (to be in --names), with these flags of axil serve; may be repeated",
+    )
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE", help="the weights' tokenizer.json")
     parser.add_argument(
         "--run",
@@ -100,6 +113,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plots", type=directory, metavar="DIR", help="also draw the figures into DIR")
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
+    if not {name for name, _ in args.also_axil} <= {*args.names} - {AXIL}:
+        parser.error(f"--also-axil must have names other than {AXIL} that are among --names")
     if len(set(args.names)) < len(args.names):
         parser.error("--names has one name twice")
     return args
@@ -123,19 +138,21 @@ def _run_alone(args: argparse.Namespace, name: str, loads: dict[str, Load], find
     with _noting_missing(name, findings), _server(args, name) as server:
         findings.ready_s[name] = server.ready_s
         for title, asked in loads.items():
-            _measure({name: _url(name, server)}, title, asked, findings)
+            _measure({name: _url(args, name, server)}, title, asked, findings)
+        findings.resident_mb[name] = family_mb(server.process_id)
 
 
 def _run_together(args: argparse.Namespace, loads: dict[str, Load], findings: Findings) -> None:
     with ExitStack() as stack:
-        urls = {}
+        servers = {}
         for name in args.names:
             with _noting_missing(name, findings):
-                server = stack.enter_context(_server(args, name))
-                findings.ready_s[name] = server.ready_s
-                urls[name] = _url(name, server)
+                servers[name] = stack.enter_context(_server(args, name))
+                findings.ready_s[name] = servers[name].ready_s
+        urls = {name: _url(args, name, server) for name, server in servers.items()}
         for title, asked in loads.items() if urls else ():
             _measure(urls, title, asked, findings)
+        findings.resident_mb |= {name: family_mb(server.process_id) for name, server in servers.items()}
 
 
 def _measure(urls: dict[str, str], title: str, asked: Load, findings: Findings) -> None:
@@ -157,18 +174,35 @@ def _noting_missing(name: str, findings: Findings) -> Iterator[None]:
 
 
 def _server(args: argparse.Namespace, name: str) -> AbstractContextManager[Server]:
-    if name == AXIL:
-        return launched(args.serve_flags)
+    flags = _axils(args).get(name)
+    if flags is not None:
+        return launched(flags, until_answered=True)
     return peer(script_of(args.peers), name, within_s=args.ready_within)
 
 
-def _url(name: str, server: Server) -> str:
-    return server.url + GENERATE if name == AXIL else server.url
+def _url(args: argparse.Namespace, name: str, server: Server) -> str:
+    return server.url + GENERATE if name in _axils(args) else server.url
+
+
+def _axils(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The names under which axil runs, each with its flags."""
+    return {AXIL: args.serve_flags, **dict(args.also_axil)}
+
+
+def _named_flags(text: str) -> tuple[str, list[str]]:
+    name, equals, flags = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must look like axil-int8='--quantize int8', got {text}")
+    return name, shlex.split(flags)
 
 
 def _report(args: argparse.Namespace, loads: dict[str, Load], findings: Findings) -> None:
     figures = {f"{name}_ready_s": ready_s for name, ready_s in findings.ready_s.items()}
-    short: dict[str, list[str]] = {"ready_s": [summary.shown(ready_s) for ready_s in findings.ready_s.values()]}
+    figures |= {f"{name}_resident_mb": resident_mb for name, resident_mb in findings.resident_mb.items()}
+    short: dict[str, list[str]] = {
+        figure: [summary.shown(each[name]) if name in each else "-" for name in findings.ready_s]
+        for figure, each in (("ready_s", findings.ready_s), ("resident_mb", findings.resident_mb))
+    }
     for number, (title, rows) in enumerate(findings.rows.items(), start=1):
         if not rows:
             continue

@@ -8,20 +8,17 @@ its programs and models lie; it is set to the folder unless it is set already.
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.command import CannotMeasure
-from bench.server import NotStarted, Server, free_port, started
+from bench.server import NotStarted, Server, answers, free_port, started
 
 SCRIPT = "peer.sh"
 UNKNOWN_STATUS = 2
 NOT_INSTALLED_STATUSES = (126, 127)
-PROBE_TIMEOUT_S = 60.0
 
 
 def script_of(folder: Path) -> Path:
@@ -50,7 +47,7 @@ def peer(script: Path, name: str, *, within_s: float) -> Iterator[Server]:
             name,
             [str(script), name],
             port=port,
-            is_ready=lambda: _answers(port),
+            is_ready=lambda: answers(port),
             within_s=within_s,
             environment=environment,
         ) as server:
@@ -61,19 +58,6 @@ def peer(script: Path, name: str, *, within_s: float) -> Iterator[Server]:
         if error.status in NOT_INSTALLED_STATUSES:
             raise NotStarted(f"{name} is not installed: {_last_line(str(error))}", error.status) from error
         raise
-
-
-def _answers(port: int) -> bool:
-    """Whether the server completes a prompt of token ids."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
-    try:
-        body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 1, "temperature": 0})
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _last_line(text: str) -> str:

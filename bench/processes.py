@@ -31,6 +31,12 @@ def resident_mb(module: str, parent_id: int | None = None) -> float:
     return sum(_resident_bytes(process) for process in found) / 1e6
 
 
+def family_mb(process_id: int) -> float:
+    """The memory of a process and all below it, what they share counted once, in 10^6 bytes."""
+    process = psutil.Process(process_id)
+    return sum(_proportional_bytes(each) for each in (process, *process.children(recursive=True))) / 1e6
+
+
 def _running(module: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     found = [process for process in processes if module in _words(process)]
     if not found:
@@ -48,5 +54,12 @@ def _words(process: psutil.Process) -> list[str]:
 def _resident_bytes(process: psutil.Process) -> int:
     try:
         return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _proportional_bytes(process: psutil.Process) -> int:
+    try:
+        return process.memory_full_info().pss
     except psutil.NoSuchProcess:
         return 0

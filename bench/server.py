@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import json
 import os
 import random
 import shlex
@@ -27,6 +28,7 @@ from bench.command import CannotMeasure
 DEFAULT_URL = "http://127.0.0.1:30000"
 READY_WITHIN_S = 300.0
 STOPPED_WITHIN_S = 10.0
+PROBE_TIMEOUT_S = 60.0
 POLL_S = 0.02
 LAST_LINES = 15
 _SELDOM_TAKEN = range(20_000, 32_768)
@@ -42,7 +44,7 @@ class NotStarted(CannotMeasure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that answers; `ready_s` is how long a started one took from its process's start to `/health` 200.
+    """A server that answers; `ready_s` is how long a started one took from its process's start until it was ready.
 
     `process_id` is that of the process that was started, with all others as its children.
     """
@@ -95,14 +97,19 @@ def chosen(args: argparse.Namespace) -> Iterator[str]:
 
 @contextmanager
 def launched(
-    flags: Sequence[str], *, environment: Mapping[str, str] | None = None, command: Sequence[str] | None = None
+    flags: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] | None = None,
+    until_answered: bool = False,
 ) -> Iterator[Server]:
-    """Start `axil serve` on a free loopback port, wait until it is healthy, and stop it at the end.
+    """Start `axil serve` on a free loopback port, wait until it is ready, and stop it at the end.
 
-    `environment` is added to this process's own; `command` replaces the `axil serve` of this environment.
+    It is ready when it is healthy or, with `until_answered`, when it has completed a prompt. `environment` is added to
+    this process's own; `command` replaces the `axil serve` of this environment.
 
     Raises:
-        CannotMeasure: it ended or was not healthy within `READY_WITHIN_S`.
+        CannotMeasure: it ended or was not ready within `READY_WITHIN_S`.
     """
     port = free_port()
     words = [*(command or [_axil(), "serve"]), *flags, "--host", "127.0.0.1", "--port", str(port)]
@@ -113,7 +120,7 @@ def launched(
             "axil serve",
             words,
             port=port,
-            is_ready=lambda: health(connection) == 200,
+            is_ready=lambda: answers(port) if until_answered else health(connection) == 200,
             within_s=READY_WITHIN_S,
             environment=environment or {},
         ) as server,
@@ -177,6 +184,19 @@ def health(connection: http.client.HTTPConnection) -> int | None:
         connection.close()
         return None
     return response.status
+
+
+def answers(port: int) -> bool:
+    """Whether the server on loopback `port` completes a prompt of token ids."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
+    try:
+        body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 1, "temperature": 0})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

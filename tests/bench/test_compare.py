@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import compare
+from bench import compare, server
 from bench.command import CannotMeasure
 from tests.fakes import byte_tokenizer
 
@@ -32,6 +32,7 @@ def test_peers_that_are_there_are_compared_and_the_others_are_named(
     figures = json.loads(Path(flags[-1]).read_text())["figures"]
     for name in ("good", "forked"):
         assert figures[f"{name}_ready_s"] > 0
+        assert 1 < figures[f"{name}_resident_mb"] < 1000
         assert figures[f"{name}_run1_w15_requests_ok_count"] == 6
         assert figures[f"{name}_run2_w5_requests_ok_count"] == 14
     assert figures["forked_over_good_run2_w5_ttft_p50_ms_ratio"] > 0
@@ -43,6 +44,25 @@ def test_peers_that_are_there_are_compared_and_the_others_are_named(
 
 def test_all_found_and_all_answered_is_success(flags: list[str]) -> None:
     assert compare.main([*flags, *RUNS[:2], "--names", "good"]) == 0
+
+
+def test_axil_is_asked_by_its_own_route_under_each_of_its_names_with_the_flags_of_that_name(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = tmp_path / "axil"
+    served.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/served\nfor PORT; do :; done\nexport PORT\nexec {HERE}/fake_peer.sh good\n'
+    )
+    served.chmod(0o755)
+    monkeypatch.setattr(server, "_axil", lambda: str(served))
+    names = ["--names", "axil", "axil-int8", "--also-axil", "axil-int8=--quantize int8"]
+    assert compare.main([*flags, *RUNS[:2], *names]) == 0
+    assert [line.split(" --host")[0] for line in (tmp_path / "served").read_text().splitlines()] == [
+        "serve",
+        "serve --quantize int8",
+    ]
+    figures = json.loads(Path(flags[-1]).read_text())["figures"]
+    assert figures["axil-int8_over_axil_run1_w15_output_tokens_per_s_ratio"] > 0
 
 
 def test_no_server_at_all_leaves_no_figures(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,5 +82,11 @@ def test_a_wrong_run_is_refused_before_anything_is_started(flags: list[str]) -> 
         compare.main([*flags, "--run", "w5 --zipf 2"])
     with pytest.raises(SystemExit):
         compare.main([*flags, "--run", "w99"])
-    with pytest.raises(SystemExit):
-        compare.parse([*flags, "--names", "a", "a"])
+    for wrong in (
+        ["--names", "a", "a"],
+        ["--also-axil", "--quantize int8"],
+        ["--also-axil", "axil="],
+        ["--also-axil", "b="],
+    ):
+        with pytest.raises(SystemExit):
+            compare.parse([*flags, *wrong])

@@ -47,6 +47,14 @@ def test_its_memory_is_told_in_megabytes(child: subprocess.Popen[bytes]) -> None
     assert 1 < processes.resident_mb(MODULE) < 1000
 
 
+def test_the_memory_of_a_family_is_more_than_that_of_its_first_and_less_than_all_resident(
+    child: subprocess.Popen[bytes],
+) -> None:
+    alone_mb = processes.family_mb(child.pid)
+    assert 1 < alone_mb < processes.family_mb(psutil.Process().pid)
+    assert alone_mb <= processes.resident_mb(MODULE)
+
+
 def test_a_process_that_has_ended_is_not_there(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     child.wait()
