@@ -45,6 +45,9 @@ RUNS = (
 )
 """What is run unless `--run` says otherwise: small enough for two cores and a model of 0.1 to 0.5 billion weights."""
 
+FIRST_SEED = 42
+"""Each load has a seed of its own, so that none finds the prompts of the one before it in a server's cache."""
+
 SHORT_FIGURES = ("output_tokens_per_s", "ttft_p50_ms", "ttft_p95_ms", "cached_share_percent")
 
 
@@ -67,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.plots is not None:
         plots.require_matplotlib()
-    loads = {run: load_from(run, args) for run in args.run or RUNS}
+    loads = {run: load_from(run, args, seed=seed) for seed, run in enumerate(args.run or RUNS, start=FIRST_SEED)}
     findings = Findings({title: {} for title in loads})
     if args.together:
         _run_together(args, loads, findings)
@@ -120,8 +123,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def load_from(run: str, args: argparse.Namespace) -> Load:
-    """The load that one `--run` asks for.
+def load_from(run: str, args: argparse.Namespace, *, seed: int) -> Load:
+    """The load that one `--run` asks for, with the words of `seed` unless it names another.
 
     Raises:
         CannotMeasure: the shape does not have one of the flags.
@@ -131,7 +134,7 @@ def load_from(run: str, args: argparse.Namespace) -> Load:
     add_load_flags(parser)
     add_repeat_flags(parser)
     shared = ["--repeats", str(args.repeats), *(["--flush"] if args.flush else []), "--tokenizer", str(args.tokenizer)]
-    return load_of(parser.parse_args([*shared, "--shape", shape, *flags]))
+    return load_of(parser.parse_args([*shared, "--seed", str(seed), "--shape", shape, *flags]))
 
 
 def _run_alone(args: argparse.Namespace, name: str, loads: dict[str, Load], findings: Findings) -> None:

@@ -73,8 +73,15 @@ def test_no_server_at_all_leaves_no_figures(flags: list[str], capsys: pytest.Cap
 
 @pytest.mark.parametrize("run", compare.RUNS)
 def test_every_run_that_is_there_by_default_can_be_made(flags: list[str], run: str) -> None:
-    asked = compare.load_from(run, compare.parse(flags))
+    asked = compare.load_from(run, compare.parse(flags), seed=1)
     assert asked.workload(seed=1).num_requests > 0
+
+
+def test_a_load_does_not_find_the_prompts_of_the_one_before_it_in_the_cache(flags: list[str]) -> None:
+    run = "w15 --groups 3 --scale 1/64"
+    assert compare.main([*flags, "--run", run, "--run", f"{run} --groups 6", "--names", "good"]) == 0
+    figures = json.loads(Path(flags[-1]).read_text())["figures"]
+    assert figures["good_run2_w15_cached_share_percent"] < 5
 
 
 def test_a_wrong_run_is_refused_before_anything_is_started(flags: list[str]) -> None:
