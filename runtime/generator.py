@@ -175,6 +175,14 @@ class Generator:
             return context, "this model's context is", "--context-length"
         return pool, "the KV pool holds", "--max-total-tokens"
 
+    def cut_to_context(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
+        """The parameters, `max_new_tokens` left out where prompt and answer would go beyond context or pool."""
+        limit_tokens, _, _ = self._longest_prompt()
+        most = sampling.max_new_tokens
+        if most is None or not limit_tokens or num_prompt + most <= limit_tokens:
+            return sampling
+        return msgspec.structs.replace(sampling, max_new_tokens=None)
+
     def checked_ids(self, token_ids: Sequence[int], *, field: str) -> list[int]:
         """Return `token_ids` when they can be a prompt.
 

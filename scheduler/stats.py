@@ -22,6 +22,7 @@ def make_stats(state: State, *, now_s: float, scheduler_busy_s: float, stuck: st
         max_running=state.config.max_running,
         num_waiting=len(state.waiting),
         num_running=len(state.running),
+        pending_tokens=state.waiting.pending_tokens,
         num_pages=cache.num_pages,
         page_tokens=cache.page_tokens,
         free_pages=cache.free_pages,

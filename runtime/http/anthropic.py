@@ -186,7 +186,10 @@ def _asked(content: object, name: str) -> list[Message]:
 
     for block, where in _blocks(content, name):
         match block:
-            case {"type": "text", "text": str() as text}:
+            case {"type": "text", "text": str() as text} | {
+                "type": "document",
+                "source": {"type": "text", "data": str() as text},
+            }:
                 texts.append(text)
             case {"type": "tool_result", "tool_use_id": str() as call_id}:
                 end_of_text()
@@ -205,7 +208,7 @@ def _text_of(content: object, name: str) -> str:
     texts = []
     for block, where in _blocks(content, name):
         match block:
-            case {"type": "text", "text": str() as text}:
+            case {"type": "text", "text": str() as text} | {"type": "tool_reference", "tool_name": str() as text}:
                 texts.append(text)
             case _:
                 raise _not_taken(block, where, "text")

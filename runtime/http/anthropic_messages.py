@@ -38,7 +38,9 @@ _BODY = record(
         **CHAT_FIELDS,
         **PLACE_FIELDS,
         **{name: schema for name, schema in SAMPLING_FIELDS.items() if name != "n"},
-        "max_tokens": ranged(RANGES["max_new_tokens"], "integer", text="Tokens in the answer, at most."),
+        "max_tokens": ranged(
+            RANGES["max_new_tokens"], "integer", text="Tokens in the answer, at most; the context may end it earlier."
+        ),
         "stop_sequences": list_of(string(), most=MAX_STOP_STRINGS, text="Texts that end the answer, and are cut off."),
         "stream": boolean(text="Send the answer as server-sent events."),
         "diagnostics": record(
@@ -73,7 +75,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     previous_id = fields.fields("diagnostics").string("previous_message_id")
     is_stream = fields.boolean("stream", False)
     front.warn_unknown(fields)
-    turn = await prepared(front, chat, sampling)
+    turn = (await prepared(front, chat, sampling)).cut_to_context()  # agents ask for as much as Anthropic's models give
     request_id = f"msg_{uuid.uuid4().hex}"
     with spelled(_NAMES):
         prompts = prompts_of(turn, place, request_id=request_id)
@@ -135,7 +137,8 @@ class _Answer:
             return {"stop_reason": None, "stop_sequence": None}
         matched = self.end.matched
         if self.end.reason == "length":
-            return {"stop_reason": "max_tokens", "stop_sequence": None}
+            is_cut = self.generation.prompt.sampling.max_new_tokens is None
+            return {"stop_reason": "model_context_window_exceeded" if is_cut else "max_tokens", "stop_sequence": None}
         if isinstance(matched, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}
         return {"stop_reason": "tool_use" if self.answers.counts[0].calls else "end_turn", "stop_sequence": None}

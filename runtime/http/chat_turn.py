@@ -5,6 +5,7 @@ What an API adds is how it spells the request, and how it writes pieces.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,11 @@ class Turn:
     @property
     def _is_read(self) -> bool:
         return bool(self.chat.tools.allowed) or self.with_thoughts
+
+    def cut_to_context(self) -> Turn:
+        """The turn, its answer cut off by the context where the most that it may have goes beyond that."""
+        sampling = self.front.generator.cut_to_context(self.sampling, len(self.prompt.token_ids))
+        return dataclasses.replace(self, sampling=sampling)
 
     def reader(self, *, is_streamed: bool) -> AnswerReader:
         """Reads one answer."""

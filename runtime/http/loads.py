@@ -66,6 +66,7 @@ def _load(client: SchedulerClient, section: str) -> dict[str, object]:
         "dp_rank": 0,
         "num_running_reqs": stats.num_running,
         "num_waiting_reqs": stats.num_waiting,
+        "num_waiting_uncached_tokens": stats.pending_tokens,
         "num_used_tokens": used,
         "num_total_tokens": used,
         "max_total_num_tokens": total,

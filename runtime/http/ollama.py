@@ -1,4 +1,4 @@
-"""Ollama's API: `/api/chat` and `/api/generate` as lines of JSON, `/api/tags` and `/api/show` for the model.
+"""Ollama's API: `/api/chat` and `/api/generate` as lines of JSON, `/api/tags`, `/api/ps` and `/api/show` for the model.
 
 Models are named with or without Ollama's `:latest`. Reads requests; the lines are made in `ollama_lines.py`.
 """
@@ -46,6 +46,7 @@ from .schema import (
 )
 from .tools import CHAT_TOOL_FIELDS, read_tools
 
+_SPOKEN = "0.9.0"
 _TAG = ":latest"
 _SET_BY_FLAGS = ("num_ctx", "num_batch", "num_gpu", "num_thread")
 
@@ -137,7 +138,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
         return await _continue(request, prompt, wish, times)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     asked = Chat(messages=[*messages, {"role": "user", "content": prompt}], variables=variables)
-    return await _answer_chat(request, asked, wish, times, form=as_response)
+    with spelled({"messages": "prompt"}):
+        return await _answer_chat(request, asked, wish, times, form=as_response)
 
 
 async def _answer_chat(
@@ -146,7 +148,7 @@ async def _answer_chat(
     front = request.app[FRONT]
     asked = normalised_chat(front, asked)
     tell(request, asked.changes)
-    turn = await prepared(front, asked, wish.sampling)
+    turn = (await prepared(front, asked, wish.sampling)).cut_to_context()
     prompts = prompts_of(turn, wish.place, request_id=_new_id())
 
     def reading(generations: Sequence[Generation]) -> Callable[[Delta], Step]:
@@ -159,9 +161,10 @@ async def _answer_chat(
 
 async def _continue(request: web.Request, text: str, wish: _Wish, times: Times) -> web.StreamResponse:
     front = request.app[FRONT]
+    token_ids = await front.generator.encode(text, add_special_tokens=True, field="prompt")
     prompt = Prompt(
-        token_ids=await front.generator.encode(text, add_special_tokens=True, field="prompt"),
-        sampling=wish.sampling,
+        token_ids=token_ids,
+        sampling=front.generator.cut_to_context(wish.sampling, len(token_ids)),
         request_id=_new_id(),
         salt=wish.place.salt,
         priority=wish.place.priority,
@@ -192,17 +195,21 @@ async def _answer(
     return json_response(body, headers={"X-Request-Id": request_id})
 
 
+async def version(request: web.Request) -> web.Response:
+    """The release of Ollama whose API this is; editors look for one that is new enough."""
+    return json_response({"version": _SPOKEN})
+
+
 async def list_models(request: web.Request) -> web.Response:
     """The one model, in Ollama's list."""
     front = request.app[FRONT]
-    card = {
-        "name": front.model_name,
-        "model": front.model_name,
-        "modified_at": _started(front),
-        "digest": front.generator.client.stats.model_fingerprint,
-        "details": _details(front),
-    }
-    return json_response({"models": [card]})
+    return json_response({"models": [_card(front) | {"modified_at": _started(front)}]})
+
+
+async def list_loaded(request: web.Request) -> web.Response:
+    """The same model among those in memory, and its context."""
+    front = request.app[FRONT]
+    return json_response({"models": [_card(front) | {"context_length": front.generator.client.stats.context_tokens}]})
 
 
 async def show_model(request: web.Request) -> web.Response:
@@ -227,6 +234,15 @@ async def show_model(request: web.Request) -> web.Response:
             "capabilities": [name for name, is_able in can.items() if is_able],
         }
     )
+
+
+def _card(front: Front) -> dict[str, object]:
+    return {
+        "name": front.model_name,
+        "model": front.model_name,
+        "digest": front.generator.client.stats.model_fingerprint,
+        "details": _details(front),
+    }
 
 
 def _details(front: Front) -> dict[str, object]:
@@ -351,7 +367,9 @@ ROUTES = (
         ),
         answer=CONTENT_TYPE,
     ),
+    Route(method="GET", path="/api/version", handler=version),
     Route(method="GET", path="/api/tags", handler=list_models),
+    Route(method="GET", path="/api/ps", handler=list_loaded),
     Route(
         method="POST",
         path="/api/show",

@@ -18,8 +18,13 @@ from .explained import EXPLAIN_FIELD, is_asked
 from .fields import Fields, read_fields
 from .front import FRONT, Front
 from .sampling import CACHE_FIELDS, SAMPLING_FIELDS, OwnNames, checked_rid, read_sampling
-from .schema import Schema, boolean, ranged, record, shown, string
+from .schema import Schema, anything, boolean, ranged, record, shown, string
 from .structured import FORM_FIELDS, RESPONSE_FORMAT, read_response_format
+
+_SGLANG_DEFAULT = "default"
+"""How SGLang's clients name whichever model is served."""
+
+_NOT_NEEDED = ("user", "safety_identifier", "metadata", "store", "service_tier", "verbosity", "prediction")
 
 OPENAI_FIELDS: dict[str, Schema] = {
     **SAMPLING_FIELDS,
@@ -33,6 +38,7 @@ OPENAI_FIELDS: dict[str, Schema] = {
     "rid": string(text="The request's id, for /abort_request."),
     "stream": boolean(text="Send the answer as server-sent events."),
     "stream_options": record({"include_usage": boolean(), "continuous_usage_stats": boolean()}),
+    **{name: anything(text="Taken and not needed: the answer is the same.") for name in _NOT_NEEDED},
 }
 """The fields that both OpenAI routes have."""
 
@@ -98,6 +104,8 @@ def _read_answering(request: web.Request, front: Front, fields: Fields, *, prefi
     with_usage = options.boolean("include_usage", False)
     with_usage_in_each = options.boolean("continuous_usage_stats", False)
     front.warn_unknown(options)
+    for name in _NOT_NEEDED:
+        fields.raw(name)
     return Answering(
         id=f"{prefix}-{uuid.uuid4().hex}" if rid is None else checked_rid(rid),
         kind=kind,
@@ -159,7 +167,7 @@ def check_model(front: Front, fields: Fields) -> None:
         UnknownModel: it names another.
     """
     name = fields.string("model")
-    if name not in (None, front.model_name, front.launch.model_path):
+    if name not in (None, _SGLANG_DEFAULT, front.model_name, front.launch.model_path):
         raise UnknownModel(
             f"model {shown(name)} is not served here; this server has {front.model_name!r}. See /v1/models.",
             field="model",
@@ -170,12 +178,13 @@ def usage(generations: Sequence[Generation], num_thought: int = 0) -> dict[str, 
     """Tokens of a whole answer, `num_thought` of them thoughts; a prompt counts once, however many answers it gets."""
     firsts = [generation for generation in generations if generation.prompt.sample == 0] or generations[:1]
     num_prompt = sum(len(generation.prompt.token_ids) for generation in firsts)
+    num_cached = sum(generation.cached_tokens for generation in firsts)
     num_output = sum(len(generation.output_ids) for generation in generations)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
         "total_tokens": num_prompt + num_output,
-        "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in firsts)},
+        "prompt_tokens_details": {"cached_tokens": num_cached, "cache_write_tokens": num_prompt - num_cached},
         "completion_tokens_details": {"reasoning_tokens": num_thought},
     }
 

@@ -43,7 +43,6 @@ CHAT_BODY = record(
                 "functions": None,
                 "modalities": ["text"],
                 "audio": None,
-                "prediction": None,
                 "web_search_options": None,
                 "input_ids": None,
             }

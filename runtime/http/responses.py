@@ -33,7 +33,7 @@ from .responses_items import Items
 from .route import Method, Route
 from .sampling import SAMPLING_FIELDS, OwnNames, read_sampling
 from .schema import anything, boolean, list_of, mapping, ranged, record, shown, string, unsupported
-from .tools import is_function
+from .tools import offered
 
 _BODY = record(
     {
@@ -65,7 +65,7 @@ _BODY = record(
     required=("input",),
 )
 
-_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_NAMES = {"max_new_tokens": "max_output_tokens", "logprobs": "top_logprobs", "messages": "input"}
 _NOT_NEEDED = ("store", "stream_options", "client_metadata", "user", "safety_identifier", "service_tier", "truncation")
 
 
@@ -84,8 +84,8 @@ async def responses(request: web.Request) -> web.StreamResponse:
     for name in _NOT_NEEDED:
         fields.raw(name)
     front.warn_unknown(fields)
-    turn = await prepared(front, chat, sampling)
     with spelled(_NAMES):
+        turn = await prepared(front, chat, sampling)
         prompts = prompts_of(turn, place, request_id=str(echo["id"]))
         async with front.generator.start_all(prompts, times) as generations:
             answer = _Answer(Answers(turn, generations, is_streamed=is_stream), echo)
@@ -122,7 +122,7 @@ class _Answer:
 
     def __post_init__(self) -> None:
         front = self.answers.turn.front
-        self.items = Items(_new_id, functools.partial(new_call_id, front))
+        self.items = Items(_new_id, functools.partial(new_call_id, front), self.answers.turn.chat.tools.spaces)
 
     def of(self, i: int, delta: Delta) -> Sequence[bytes]:
         """The events of a delta."""
@@ -261,15 +261,10 @@ def _read_echo(fields: Fields, front: Front) -> dict[str, object]:
         "temperature": 1.0 if raw("temperature") is None else raw("temperature"),
         "text": raw("text") or {"format": {"type": "text"}},
         "tool_choice": raw("tool_choice") or "auto",
-        "tools": _offered(raw("tools")),
+        "tools": offered(raw("tools")),
         "top_p": 1.0 if raw("top_p") is None else raw("top_p"),
         "truncation": "disabled",
     }
-
-
-def _offered(tools: object) -> list[object]:
-    """Those of a request's tools that the answer may call."""
-    return [tool for tool in tools if is_function(tool.get("type"))] if isinstance(tools, list) else []
 
 
 _STORED: tuple[tuple[Method, str], ...] = (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items"))

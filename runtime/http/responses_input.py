@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from runtime.text.template import Message, template_variables
 from wire.errors import Refused
 
@@ -10,7 +12,7 @@ from .chat_prompt import MESSAGE_CHARACTERS, Chat, effort_variables, normalised_
 from .fields import Fields
 from .front import Front
 from .schema import Schema, either, list_of, mapping, record, shown, string
-from .tools import FLAT_TOOL_FIELDS, read_flat_tools
+from .tools import FLAT_TOOL_FIELDS, flat_name, read_flat_tools
 
 INPUT_FIELDS: dict[str, Schema] = {
     **FLAT_TOOL_FIELDS,
@@ -26,6 +28,24 @@ INPUT_FIELDS: dict[str, Schema] = {
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _ROLES = ("user", "assistant", "system", "developer")
+_SAID = ("reasoning", "function_call", "custom_tool_call")
+_ADDED_TOOLS = "additional_tools"
+_LEFT_OUT = frozenset(
+    (
+        _ADDED_TOOLS,
+        *("apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction", "computer_call"),
+        *(
+            "computer_call_output",
+            "context_compaction",
+            "file_search_call",
+            "image_generation_call",
+            "local_shell_call",
+        ),
+        *("local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools"),
+        *("shell_call", "shell_call_output", "tool_search_call", "tool_search_output", "web_search_call"),
+    )
+)
+"""Items of what OpenAI's own servers do, which a chat begun there brings along."""
 
 
 async def read_chat(front: Front, fields: Fields) -> Chat:
@@ -51,20 +71,28 @@ def _read_chat(fields: Fields) -> Chat:
     for i, item in enumerate(items):
         where = f"input[{i}]"
         kind = item.get("type") or "message"
-        if kind in ("reasoning", "function_call") or (kind == "message" and item.get("role") == "assistant"):
-            if assistant is None or (kind != "function_call" and "tool_calls" in assistant):
+        if kind in _LEFT_OUT:
+            continue
+        if kind in _SAID or (kind == "message" and item.get("role") == "assistant"):
+            # A text behind calls joins them: what they gave must be told right behind them.
+            if assistant is None or (kind == "reasoning" and "tool_calls" in assistant):
                 assistant = {"role": "assistant", "content": ""}
                 messages.append(assistant)
             _add_said(assistant, item, where)
             continue
         assistant = None
         messages.append(_asked(item, where))
+    if not messages:
+        raise Refused("input holds no message, nor a call's output. Send one.", field="input")
     reasoning = fields.fields("reasoning")
     reasoning.string("summary")
     reasoning.string("generate_summary")
     return Chat(
         messages=_with_one_start(messages),
-        tools=read_flat_tools(fields),
+        tools=read_flat_tools(
+            fields,
+            [Fields(item, f"input[{i}]") for i, item in enumerate(items) if item.get("type") == _ADDED_TOOLS],
+        ),
         variables=effort_variables(reasoning.string("effort"))
         | template_variables(fields.mapping("chat_template_kwargs")),
     )
@@ -88,21 +116,30 @@ def _add_said(assistant: Message, item: dict[str, object], where: str) -> None:
             if thought:
                 assistant["reasoning_content"] = thought
         case {"type": "function_call", "name": str() as name, "arguments": str() as arguments}:
-            calls = assistant.setdefault("tool_calls", [])
-            assert isinstance(calls, list)
-            call_id = item.get("call_id")
-            calls.append(tool_call(name, arguments, call_id if isinstance(call_id, str) else None))
+            space = item.get("namespace")
+            _add_call(assistant, item, flat_name(space if isinstance(space, str) else "", name), arguments)
+        case {"type": "custom_tool_call", "name": str() as name, "input": str() as text}:
+            _add_call(assistant, item, name, json.dumps({"input": text}))
         case {"type": "function_call"}:
             raise Refused(f"{where} must have a name and arguments, as strings. Change it.", field=where)
+        case {"type": "custom_tool_call"}:
+            raise Refused(f"{where} must have a name and an input, as strings. Change it.", field=where)
         case _:
             text = _text(item.get("content"), where, _TEXT_PARTS)
             before = assistant["content"]
             assistant["content"] = f"{before}\n{text}" if before else text
 
 
+def _add_call(assistant: Message, item: dict[str, object], name: str, arguments: str) -> None:
+    calls = assistant.setdefault("tool_calls", [])
+    assert isinstance(calls, list)
+    call_id = item.get("call_id")
+    calls.append(tool_call(name, arguments, call_id if isinstance(call_id, str) else None))
+
+
 def _asked(item: dict[str, object], where: str) -> Message:
     match item:
-        case {"type": "function_call_output", "call_id": str() as call_id}:
+        case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str() as call_id}:
             return {
                 "role": "tool",
                 "tool_call_id": call_id,

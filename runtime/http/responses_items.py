@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runtime.text.pieces import Arguments, Call, Piece, Text, Thought
 
@@ -12,12 +12,16 @@ Item = dict[str, object]
 class Items:
     """The items of one answer so far; `new_id` gives ids with a prefix, `new_call_id` those of calls.
 
-    `output` are the whole items. Events have no sequence numbers yet.
+    `spaces` has the namespace and the name in it of functions that are in one. `output` are the whole items. Events
+    have no sequence numbers yet.
     """
 
-    def __init__(self, new_id: Callable[[str], str], new_call_id: Callable[[], str]) -> None:
+    def __init__(
+        self, new_id: Callable[[str], str], new_call_id: Callable[[], str], spaces: Mapping[str, tuple[str, str]]
+    ) -> None:
         self._new_id = new_id
         self._new_call_id = new_call_id
+        self._spaces = spaces
         self._kind: type[Piece] | None = None
         self._id = ""
         self._texts: list[str] = []
@@ -69,11 +73,13 @@ class Items:
     def _open_call(self, call: Call) -> Iterator[dict[str, object]]:
         self._kind, self._texts, self._logprobs = Call, [], []
         self._id = self._new_id("fc")
+        space, name = self._spaces.get(call.name, (None, call.name))
         self._call = {
             "id": self._id,
             "type": "function_call",
             "call_id": self._new_call_id(),
-            "name": call.name,
+            "name": name,
+            **({} if space is None else {"namespace": space}),
             "arguments": "",
             "status": "in_progress",
         }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runtime.text.tool_calls.form import Tool
@@ -13,6 +13,8 @@ from .fields import Fields
 from .schema import Schema, anything, boolean, list_of, mapping, record, shown, string
 
 MAX_TOOLS = 1024
+
+_NAMESPACE = "namespace"
 
 _FUNCTION = {
     "name": string(longest=256),
@@ -32,19 +34,27 @@ CHAT_TOOL_FIELDS: dict[str, Schema] = {
 
 FLAT_TOOL_FIELDS: dict[str, Schema] = {
     **CHAT_TOOL_FIELDS,
-    "tools": list_of(record({"type": string(), **_FUNCTION}), most=MAX_TOOLS, text="Functions that may be called."),
+    "tools": list_of(
+        record({"type": string(), **_FUNCTION, "tools": list_of(record({"type": string(), **_FUNCTION}))}),
+        most=MAX_TOOLS,
+        text="Functions that may be called, and namespaces, which hold such in tools.",
+    ),
 }
 """Tools, in the words of responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWish:
-    """`shown` are all tools, as templates take them; `callable` those that an answer may call, or must."""
+    """`shown` are all tools, as templates take them; `callable` those that an answer may call, or must.
+
+    `spaces` has the namespace and the name in it of each tool that is in one.
+    """
 
     shown: tuple[dict[str, object], ...] = ()
     callable: tuple[Tool, ...] = ()
     choice: Literal["none", "auto", "required"] = "auto"
     is_single: bool = False
+    spaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def allowed(self) -> tuple[Tool, ...]:
@@ -107,21 +117,56 @@ def read_tools(fields: Fields, *, is_single: bool = False) -> ToolWish:
     return made_wish(functions, is_single=is_single)
 
 
-def read_flat_tools(fields: Fields) -> ToolWish:
-    """The functions of responses, which are not nested.
+def read_flat_tools(fields: Fields, added: Sequence[Fields] = ()) -> ToolWish:
+    """The functions of responses, which are not nested, and those of namespaces; `added` bring more of them.
 
     Other kinds of tools are left out: agents send along those of OpenAI's own servers, and can't all switch them off.
 
     Raises:
         Refused: a function has no name, or the choice is none.
     """
-    functions = [_read_function(item) for item in fields.items("tools") if is_function(item.string("type"))]
-    return _chosen(fields, made_wish(functions, is_single=not fields.boolean("parallel_tool_calls", True)))
+    functions = [*_flat_functions(fields)]
+    for more in added:
+        known = {function["name"] for function, _ in functions}
+        functions += [each for each in _flat_functions(more) if each[0]["name"] not in known]
+    wish = made_wish([each for each, _ in functions], is_single=not fields.boolean("parallel_tool_calls", True))
+    return _chosen(fields, replace(wish, spaces={str(each["name"]): space for each, space in functions if space}))
+
+
+def _flat_functions(fields: Fields) -> Iterator[tuple[dict[str, object], tuple[str, str] | None]]:
+    """The functions in `tools`, each under the one name that the model sees; and its namespace and name there."""
+    for item in fields.items("tools"):
+        kind = item.string("type")
+        if is_function(kind):
+            yield _read_function(item), None
+        elif kind == _NAMESPACE:
+            space = item.string("name") or ""
+            for inner in item.items("tools"):
+                if is_function(inner.string("type")):
+                    function = _read_function(inner)
+                    name = str(function["name"])
+                    yield function | {"name": flat_name(space, name)}, (space, name)
+
+
+def flat_name(space: str, name: str) -> str:
+    """What the model calls a function of a namespace."""
+    return f"{space}{name}" if not space or space.endswith("_") else f"{space}__{name}"
 
 
 def is_function(kind: object) -> bool:
     """Whether a tool of that type, in responses, is one that an answer may call here; None stands for a function."""
     return kind in (None, "function")
+
+
+def offered(tools: object) -> list[object]:
+    """Those of a request's tools, in responses, that the answer may call."""
+    found: list[object] = []
+    for tool in tools if isinstance(tools, list) else []:
+        if is_function(tool.get("type")):
+            found.append(tool)
+        elif tool.get("type") == _NAMESPACE and (inner := offered(tool.get("tools"))):
+            found.append({**tool, "tools": inner})
+    return found
 
 
 def _check_kind(item: Fields) -> None:

@@ -106,6 +106,11 @@ _LOAD = (
         "vllm:num_requests_waiting",
     ),
     _gauge(
+        "axil_pending_prompt_tokens",
+        "Prompt tokens still to be computed, of waiting and running requests; what several share counts once.",
+        lambda stats: stats.pending_tokens,
+    ),
+    _gauge(
         "axil_max_running_requests",
         "Requests that can have a row at once (--max-running).",
         lambda stats: stats.max_running,

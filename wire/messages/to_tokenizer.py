@@ -121,14 +121,16 @@ class Refused(Struct, frozen=True, kw_only=True, tag=True):
 class Stats(Struct, frozen=True, kw_only=True, tag=True):
     """scheduler -> tokenizer: its state and counters, sent every second and after `stats`; counters end in `_total`.
 
-    `prompt_tokens_total` counts all prompt tokens at first scheduling, `cached_tokens_total` those of them that were
-    found cached then. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the request that came first
-    of those in the queue has been there. An unused page stays for `belt_s`; the next to go was used `next_victim_s`
-    ago; half of the sessions that return do so within `expected_return_s`, and the share `survival` of them within
-    `belt_s`; `sessions` counts them by their own. These are None without `--explain-misses`, and until enough has
-    happened. `lost` are shares of the prompt tokens of the last ten minutes, None without `--gap-report`. `is_paused`
-    from `pause` to `continue`. `stuck` is None while all is well, else the sentence that says what hangs. Nothing is
-    sent before the runner is ready, so a tokenizer that has `Stats` may serve.
+    `prompt_tokens_total` counts all prompt tokens at first scheduling, `cached_tokens_total` those of them that
+    were found cached then. `pending_tokens` are still to be computed of prompts, those that run included, in whole
+    pages; what several share counts once. `device` is "cpu" or the name of the GPU. `oldest_wait_s` is how long the
+    request that came first of those in the queue has been there. An unused page stays for `belt_s`; the next to go
+    was used `next_victim_s` ago; half of the sessions that return do so within `expected_return_s`, and the share
+    `survival` of them within `belt_s`; `sessions` counts them by their own. These are None without
+    `--explain-misses`, and until enough has happened. `lost` are shares of the prompt tokens of the last ten
+    minutes, None without `--gap-report`. `is_paused` from `pause` to `continue`. `stuck` is None while all is well,
+    else the sentence that says what hangs. Nothing is sent before the runner is ready, so a tokenizer that has
+    `Stats` may serve.
     """
 
     model_fingerprint: str = ""
@@ -138,6 +140,7 @@ class Stats(Struct, frozen=True, kw_only=True, tag=True):
     max_running: int = 0
     num_waiting: int = 0
     num_running: int = 0
+    pending_tokens: int = 0
     num_pages: int = 0
     page_tokens: int = 0
     free_pages: int = 0

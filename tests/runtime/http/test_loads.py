@@ -17,6 +17,7 @@ STATS = Stats(
     evictable_pages=30,
     num_running=3,
     num_waiting=2,
+    pending_tokens=700,
     max_running=6,
     prompt_tokens_total=100,
     cached_tokens_total=40,
@@ -42,6 +43,7 @@ async def test_a_load_says_how_full_pool_and_rows_are(busy: Server, http: aiohtt
     assert body["accelerator"] == "NVIDIA H200"
     (load,) = body["loads"]
     assert load["num_used_tokens"] == 480
+    assert load["num_waiting_uncached_tokens"] == 700
     assert load["max_total_num_tokens"] == 1600
     assert load["token_usage"] == pytest.approx(0.3)
     assert load["cache_hit_rate"] == pytest.approx(0.4)

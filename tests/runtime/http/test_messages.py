@@ -135,6 +135,31 @@ async def test_what_stopped_an_answer_is_told(server: Server, client: anthropic.
     assert (message.stop_reason, message.content[0].text) == ("max_tokens", "on")
 
 
+async def test_an_answer_may_be_asked_for_that_is_longer_than_the_context(
+    server: Server, client: anthropic.AsyncAnthropic
+) -> None:
+    async with client.messages.stream(**{**WISH, "max_tokens": 32_000}) as stream:
+        message = await stream.get_final_message()
+    assert message.stop_reason == "model_context_window_exceeded"
+    await client.messages.create(**{**WISH, "max_tokens": 4000})
+    assert [submit.sampling.max_new_tokens for submit in submits(server.scheduler)] == [None, 4000]
+
+
+async def test_texts_in_other_blocks_are_read(server: Server, client: anthropic.AsyncAnthropic) -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "A page."}
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    found = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "tool_reference", "tool_name": "edit"}]}
+    chat: list[Any] = [
+        {"role": "user", "content": [{"type": "document", "source": source}, {"type": "text", "text": "So?"}]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [found]},
+    ]
+    await client.messages.create(**{**WISH, "messages": chat}, tools=TOOLS)
+    text = prompt_text(submits(server.scheduler)[0])
+    assert "<user>A page.\nSo?<assistant>" in text
+    assert text.endswith("<tool>edit<assistant>")
+
+
 async def test_cache_control_asks_for_a_longer_stay(server: Server, client: anthropic.AsyncAnthropic) -> None:
     mark = {"type": "ephemeral", "ttl": "1h"}
     system = [{"type": "text", "text": "Long.", "cache_control": mark}]

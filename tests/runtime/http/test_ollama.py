@@ -12,7 +12,6 @@ import pytest
 
 from tests.fakes import END_OF_TURN, Script, Server, running_server, text_ids
 from wire.messages.to_scheduler import Cancel
-from wire.messages.to_tokenizer import Refused
 
 from .chats import CALL, SCHEMA, THOUGHT, TOOL_TEMPLATE, answers, prompt_text, submits
 
@@ -118,10 +117,23 @@ async def test_options_reach_the_sampler(server: Server, http: aiohttp.ClientSes
     assert (rest.max_new_tokens, rest.grammar) == (None, None)
 
 
+@pytest.mark.parametrize("more", [{}, {"raw": True}])
+async def test_more_than_the_context_holds_is_up_to_its_end(
+    server: Server, http: aiohttp.ClientSession, more: dict[str, object]
+) -> None:
+    await _whole(http, "/api/generate", prompt="x", options={"num_predict": 5000}, **more)
+    assert submits(server.scheduler)[0].sampling.max_new_tokens is None
+
+
 async def test_the_model_is_listed_and_described(http: aiohttp.ClientSession) -> None:
     async with http.get("/api/tags") as response:
         (card,) = (await response.json())["models"]
     assert card["name"] == card["model"] == "fake"
+    async with http.get("/api/ps") as response:
+        (loaded,) = (await response.json())["models"]
+    assert (loaded["name"], loaded["context_length"]) == ("fake", 4096)
+    async with http.get("/api/version") as response:
+        assert (await response.json())["version"] >= "0.6.4"  # what VS Code asks for
     shown = await _whole(http, "/api/show", model="fake")
     assert shown["model_info"] == {"general.architecture": "llama", "llama.context_length": 4096}
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
@@ -135,21 +147,16 @@ async def test_the_model_is_listed_and_described(http: aiohttp.ClientSession) ->
         ("/api/chat", {"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role must be one of"),
         ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images is not supported"),
         ("/api/chat", {"messages": USER, "options": {"temperature": "hot"}}, "options.temperature must be a number"),
-        ("/api/chat", {"messages": USER, "options": {"num_predict": 5000}}, "options.num_predict is 5000"),
+        ("/api/chat", {"messages": USER, "options": {"repeat_penalty": -1}}, "options.repeat_penalty"),
+        ("/api/generate", {"prompt": "x" * 5000}, "prompt has 5019 tokens"),
         ("/api/chat", {"messages": USER, "options": {"mirostat": 2}}, "options.mirostat is not supported"),
         ("/api/chat", {"messages": USER, "format": "xml"}, "format"),
         ("/api/generate", {"prompt": "x", "suffix": "y"}, "suffix is not supported"),
     ],
 )
 async def test_a_wrong_wish_is_an_error_in_a_string(
-    server: Server, http: aiohttp.ClientSession, path: str, body: dict[str, object], words: str
+    http: aiohttp.ClientSession, path: str, body: dict[str, object], words: str
 ) -> None:
-    too_long = "the prompt has 5 tokens and max_new_tokens is 5000; this model's context is 4096. Lower it."
-    server.scheduler.script = lambda submit: Script(
-        refusal=Refused(
-            request_id=submit.request_id, code="context_length_exceeded", message=too_long, field="max_new_tokens"
-        )
-    )
     answer = await _whole(http, path, 400, **body)
     assert words in answer["error"]
 

@@ -30,10 +30,22 @@ async def test_a_chat_is_answered(server: Server, client: openai.AsyncOpenAI) ->
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.completion_tokens == 6
     assert answer.usage.prompt_tokens_details.cached_tokens == 4
+    assert answer.usage.prompt_tokens_details.cache_write_tokens == answer.usage.prompt_tokens - 4
     submit = await _submitted(server)
     assert submitted_ids(submit) == [BOS, *text_ids("<user>hi"), END_OF_TURN, *text_ids("\n<assistant>")]
     assert submit.sampling.max_new_tokens is None
     assert submit.request_id == answer.id
+
+
+async def test_what_changes_no_answer_may_be_sent_along(
+    server: Server, client: openai.AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    wish = {"model": "default", "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"}
+    prediction = {"type": "content", "content": "hello"}
+    answer = await client.chat.completions.create(messages=USER, prediction=prediction, verbosity="low", **wish)
+    assert answer.model == "fake"
+    await client.completions.create(prompt="hi", extra_body=wish, model="default", user="u")
+    assert "unknown field" not in caplog.text
 
 
 async def test_a_chat_streams_role_content_and_reason(server: Server, client: openai.AsyncOpenAI) -> None:

@@ -166,10 +166,15 @@ async def test_tools_of_openai_s_own_servers_are_left_out_and_the_answer_says_so
     server: Server, client: openai.AsyncOpenAI
 ) -> None:
     answers(server.scheduler, CALL)
+    custom = {
+        "type": "custom",
+        "name": "apply_patch",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+    }
     others: list[Any] = [
         {"type": "web_search", "external_web_access": False},
-        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
-        {"type": "namespace", "name": "mcp__files", "description": "", "tools": TOOLS},
+        custom,
+        {"type": "namespace", "name": "functions", "description": "", "tools": [custom]},
     ]
     with_others = await client.responses.create(model="fake", input="Warm?", tools=[*others, *TOOLS])
     assert [tool.name for tool in with_others.tools] == ["weather"]
@@ -179,6 +184,58 @@ async def test_tools_of_openai_s_own_servers_are_left_out_and_the_answer_says_so
     assert first.token_ids == second.token_ids
     alone = await client.responses.create(model="fake", input="Warm?", tools=others)
     assert alone.tools == []
+
+
+async def test_functions_of_a_namespace_are_called_by_the_name_that_they_have_there(
+    server: Server, client: openai.AsyncOpenAI
+) -> None:
+    called = CALL.replace('"weather"', '"mcp__sky__weather"')
+    answers(server.scheduler, called, "Done.")
+    space: dict[str, Any] = {"type": "namespace", "name": "mcp__sky", "description": "", "tools": TOOLS}
+    wish: dict[str, Any] = {"model": "fake", "tools": [space, *TOOLS]}
+    asked = {"role": "user", "content": "Warm?"}
+    events = [event async for event in await client.responses.create(input=[asked], stream=True, **wish)]
+    (item,) = [event.item.to_dict() for event in events if event.type == "response.output_item.done"]
+    assert (item["namespace"], item["name"]) == ("mcp__sky", "weather")
+    assert [tool.name for tool in events[-1].response.tools] == ["mcp__sky", "weather"]
+    result = {"type": "function_call_output", "call_id": item["call_id"], "output": "30 degrees"}
+    await client.responses.create(input=[asked, item, result], **wish)
+    first, second = (prompt_text(submit) for submit in submits(server.scheduler))
+    assert '"name": "mcp__sky__weather"' in first
+    assert second == first + '<tool_call>{"name": "mcp__sky__weather", "arguments": {"city": "Romé"}}</tool_call>' + (
+        "<tool>30 degrees<assistant>"
+    )
+
+
+async def test_tools_may_be_added_by_an_item(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, CALL)
+    user = {"role": "user", "content": "Warm?"}
+    custom = {"type": "custom", "name": "exec"}
+    more: list[Any] = [{"type": "namespace", "name": "functions", "tools": [custom]}, *TOOLS]
+    added = {"type": "additional_tools", "role": "developer", "tools": more}
+    answer = await client.responses.create(model="fake", input=[added, user], tools=[])  # type: ignore[list-item]  # new
+    assert answer.output[0].type == "function_call"
+    await client.responses.create(model="fake", input=[added, user], tools=TOOLS)  # type: ignore[list-item]  # new
+    first, second = submits(server.scheduler)
+    assert first.token_ids == second.token_ids
+    assert '<tools>{"name": "weather"' in prompt_text(first)
+
+
+async def test_a_chat_begun_at_openai_is_gone_on_with(server: Server, client: openai.AsyncOpenAI) -> None:
+    answers(server.scheduler, "Done.")
+    items: list[Any] = [
+        {"role": "user", "content": "Mend it."},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I mend it."}]},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Mended."},
+    ]
+    await client.responses.create(model="fake", input=items)
+    (submit,) = submits(server.scheduler)
+    assert prompt_text(submit) == (
+        '<user>Mend it.<assistant>I mend it.<tool_call>{"name": "apply_patch", "arguments": {"input": "*** Begin"}}'
+        "</tool_call><tool>Mended.<assistant>"
+    )
 
 
 class Weather(BaseModel):
@@ -238,7 +295,9 @@ async def test_an_error_in_a_stream_is_a_failed_response(server: Server) -> None
         ({"input": []}, "input"),
         ({"input": 5}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-        ({"input": [{"type": "computer_call"}]}, "input[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input"),
+        ({"input": [{"type": "thought"}]}, "input[0]"),
+        ({"input": [{"type": "custom_tool_call", "name": "x"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
         ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -261,6 +320,8 @@ async def test_a_prompt_that_is_too_long_has_openai_s_code(client: openai.AsyncO
     with pytest.raises(openai.BadRequestError) as error:
         await client.responses.create(model="fake", input="x" * 5000)
     assert error.value.code == "context_length_exceeded"
+    assert error.value.param == "input"
+    assert "input has" in error.value.message
 
 
 @pytest.mark.parametrize(
