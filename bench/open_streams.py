@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=positive, default=10.0, help="time of each stage (default: 10)")
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
-    flags = [*args.serve_flags, "--max-running", str(args.slow), "--max-queued", str(args.silent + args.slow)]
+    flags = [*args.serve_flags, "--max-running", str(args.slow), "--max-queued-requests", str(args.silent + args.slow)]
     with launched(flags) as server:
         rows = measure(server, args)
     print(summary.table(rows))

@@ -72,7 +72,7 @@ def make_bench(*, pool_tokens: int, max_running: int, prefill_tokens: int = 1 <<
     """A scheduler whose steps may be as long as they like."""
     config = SchedulerConfig(
         max_running=max_running,
-        max_queued=1 << 20,
+        max_queued_requests=1 << 20,
         max_queued_tokens=1 << 40,
         prefill_tokens=prefill_tokens,
         decode_step_ms=1 << 30,

@@ -124,7 +124,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     # The account here knows every cause from a record of everything; what the scheduler itself finds isn't shown.
     quiet = {"explain_misses": False, "gap_report": False}
-    parser.set_defaults(max_queued=NO_QUEUE_LIMIT, max_queued_tokens=NO_QUEUE_LIMIT, **quiet)
+    parser.set_defaults(max_queued_requests=NO_QUEUE_LIMIT, max_queued_tokens=NO_QUEUE_LIMIT, **quiet)
     args = parser.parse_args(argv)
     if (args.against or args.launch) and not args.only:
         parser.error("--against and --launch need --only with the shapes to send")

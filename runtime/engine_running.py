@@ -58,7 +58,7 @@ class RunningEngine:
             for ready in done:
                 ready.result()
             limits = config.scheduler
-            room = Room(max_requests=limits.max_queued, max_tokens=limits.max_queued_tokens)
+            room = Room(max_requests=limits.max_queued_requests, max_tokens=limits.max_queued_tokens)
             self._calls = EngineCalls(self.loop.parts.result(), room)
         except BaseException:
             self.close()

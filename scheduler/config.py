@@ -15,7 +15,7 @@ class SchedulerConfig:
     """Limits of one step and of the queue."""
 
     max_running: int = flag(64, "Requests computed together, at most.")
-    max_queued: int = flag(4096, "Requests that may wait; one more is answered 429.")
+    max_queued_requests: int = flag(4096, "Requests that may wait; one more is answered 429.")
     max_queued_tokens: int = flag(
         8 * 1024 * 1024, "Prompt tokens of all requests that wait, about 50 bytes each; more are answered 429."
     )
@@ -51,7 +51,7 @@ class SchedulerConfig:
         """
         for name in (
             "max_running",
-            "max_queued",
+            "max_queued_requests",
             "max_queued_tokens",
             "prefill_tokens",
             "decode_step_ms",

@@ -117,9 +117,10 @@ def _check_sampling_ids(state: State, sampling: SamplingParams) -> None:
 
 def _check_room(state: State, prompt_tokens: int) -> None:
     waiting, config = state.waiting, state.config
-    if len(waiting) >= config.max_queued:
+    if len(waiting) >= config.max_queued_requests:
         raise Overloaded(
-            f"{len(waiting)} requests are waiting and --max-queued is {config.max_queued}. Try again later."
+            f"{len(waiting)} requests are waiting, and --max-queued-requests is {config.max_queued_requests}."
+            " Try again later."
         )
     # Where nobody waits even the longest prompt is taken.
     if waiting and waiting.prompt_tokens + prompt_tokens > config.max_queued_tokens:

@@ -130,7 +130,7 @@ def scheduler_flags(config: SchedulerConfig, *, pool_tokens: int) -> list[str]:
     flags = [f"--max-total-tokens={pool_tokens}"]
     for field in fields(SchedulerConfig):
         flag, value = field.name.replace("_", "-"), getattr(config, field.name)
-        if field.name == "max_queued" or value == field.default:
+        if field.name == "max_queued_requests" or value == field.default:
             continue
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")

@@ -74,7 +74,7 @@ def test_readers_that_take_nothing_are_dropped_and_were_never_buffered_for_ever(
 def test_a_thousand_requests_that_wait_leave_the_server_healthy(start: Callable[..., Server], tiny_model: Path) -> None:
     # Of two rows at a time the thousandth has its turn late: until then its connection is open and silent.
     flags = (str(tiny_model), "--dtype", "float32", "--max-total-tokens", "8000", "--max-running", "2")
-    server = start(*flags, "--max-queued", str(2 * NUM_IDLE)).wait_ready()
+    server = start(*flags, "--max-queued-requests", str(2 * NUM_IDLE)).wait_ready()
     server.generate("x", max_new_tokens=4)
     before = server.resident_bytes()["runtime"]
     body = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 480, "ignore_eos": True}}

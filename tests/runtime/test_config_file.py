@@ -33,7 +33,8 @@ def test_flags_on_the_command_line_win_over_the_file_and_the_file_over_the_defau
     values = read_config_file(written(tmp_path, "model: from-file\nport: 1\noverlap: false\nmax-running: 7\n"))
     parser = build_parser("0", values)
     args = parser.parse_args(["serve", "--port", "2", "--overlap"])
-    assert (args.model, args.port, args.overlap, args.max_running, args.max_queued) == ("from-file", 2, True, 7, 4096)
+    assert (args.model, args.port, args.overlap, args.max_running) == ("from-file", 2, True, 7)
+    assert args.max_queued_requests == 4096
     assert parser.parse_args(["serve", "given"]).model == "given"
     assert parser.parse_args(["serve"]).overlap is False
 

@@ -72,7 +72,7 @@ def test_an_id_that_is_still_open_is_refused_and_the_first_request_goes_on() -> 
 
 
 def test_a_full_queue_refuses_the_next_request() -> None:
-    harness = make_harness(config=SchedulerConfig(max_running=1, max_queued=2))
+    harness = make_harness(config=SchedulerConfig(max_running=1, max_queued_requests=2))
     for i in range(3):
         harness.submit(f"r{i}", [1, i])
     refused = harness.terminal["r2"]

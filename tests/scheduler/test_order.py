@@ -246,7 +246,7 @@ def test_several_answers_to_one_prompt_of_whole_pages_compute_it_once() -> None:
 
 
 def test_ten_thousand_requests_that_share_a_prompt_compute_it_once_and_go_on() -> None:
-    harness = make_harness(num_pages=40_000, config=SchedulerConfig(max_running=64, max_queued=10_000))
+    harness = make_harness(num_pages=40_000, config=SchedulerConfig(max_running=64, max_queued_requests=10_000))
     for i in range(10_000):
         harness.submit(f"r{i}", [*SYSTEM, i % 50, i // 50 % 50, i // 2500], max_new_tokens=0)
     for _ in range(20):

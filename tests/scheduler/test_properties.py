@@ -39,7 +39,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy: str,
     ) -> None:
         config = SchedulerConfig(
-            max_running=max_running, prefill_tokens=prefill_tokens, overlap=overlap, policy=policy, max_queued=8
+            max_running=max_running,
+            prefill_tokens=prefill_tokens,
+            overlap=overlap,
+            policy=policy,
+            max_queued_requests=8,
         )
         self.harness = make_harness(num_pages=num_tokens // page_tokens, page_tokens=page_tokens, config=config)
         self.wanted: dict[str, list[int]] = {}
