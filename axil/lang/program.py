@@ -6,6 +6,7 @@ Knows neither how calls are made nor what they are answered by.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import threading
@@ -100,7 +101,8 @@ class Runnable(Generic[P, R]):
             except BaseException as error:
                 returned.set_exception(error)
 
-        threading.Thread(target=body, name=f"axil-{self._name}", daemon=True).start()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(body,), name=f"axil-{self._name}", daemon=True).start()
         return Result(state, around, returned)
 
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -25,12 +26,13 @@ class Promise(Generic[T]):
     7
     """
 
-    __slots__ = ("_callbacks", "_error", "_value", "is_done")
+    __slots__ = ("_callbacks", "_error", "_trace", "_value", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
         self._value: T | None = None
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
         self._callbacks: tuple[Callable[[], object], ...] = ()
 
     def set_result(self, value: T) -> None:
@@ -39,15 +41,15 @@ class Promise(Generic[T]):
         self._finish()
 
     def set_exception(self, error: BaseException) -> None:
-        """Set the error that `result` raises."""
-        self._error = error
+        """Set the error that `result` raises, each time with the trace that it has now."""
+        self._error, self._trace = error, error.__traceback__
         self._finish()
 
     def result(self) -> T:
         """Give the value that has been set, or raise the error."""
         assert self.is_done, "wait before you look"
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._trace)
         return cast(T, self._value)
 
     def exception(self) -> BaseException | None:

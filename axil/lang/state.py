@@ -76,6 +76,11 @@ class State:
         self, name: str | None = None, max_tokens: int | None = None, *, n: int, **options: Unpack[Options]
     ) -> Value[list[str]]: ...
 
+    @overload
+    def gen(
+        self, name: str | None = None, *, choices: Sequence[str], choices_method: Method = DEFAULT_METHOD
+    ) -> Value[str]: ...
+
     def gen(self, name: str | None = None, max_tokens: int | None = None, **options: Any) -> Value[Any]:
         """Append a call, as `state += gen(…)` does, and give its value with its type."""
         expression = gen(name, max_tokens, **options)

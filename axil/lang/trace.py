@@ -1,6 +1,6 @@
 """A program run without a model: which calls it makes, on what each depends, and which text they share.
 
-Arguments and answers are stand-ins: strings that hold marks, which are found again in the prompts.
+Arguments and answers are stand-ins: values that print as marks, which are found again in the prompts.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 import re
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NoReturn, Self, get_args, get_origin, get_type_hints
 
 from .backend import Answer, Prompt, Scored, Scores, Usage, Wish
 from .errors import ProgramError
@@ -27,7 +27,8 @@ MAX_CALLS = 500
 
 # Characters of a private use area, which no prompt holds.
 # An answer's mark holds a literal of each type, behind which a `dtype` may have cut it off.
-_MARK = re.compile("\ue000(?:a(\\w+)|g(\\d+))(?: yes)?\ue001?")
+_MARK = re.compile(r"\ue000(?:a(\w+(?:\[\d\])*)|g(\d+))(?: yes)?\ue001?")
+_SEVERAL = (list, tuple, Sequence, Collection, Iterable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +82,14 @@ def traced(function: Callable[..., Any], name: str, arguments: Mapping[str, Any]
     """Run `function` with stand-ins for the arguments that are missing in `arguments`."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     given = dict(arguments)
+    kinds = _kinds(function)
     for parameter in parameters:
         is_open = parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         )
         if is_open and parameter.name not in given:
-            given[parameter.name] = f"\ue000a{parameter.name}\ue001"
+            given[parameter.name] = _stand_in(parameter.name, kinds.get(parameter.name))
     seen: list[tuple[Call, Prompt]] = []
     backend = _StandIn()
 
@@ -128,6 +130,69 @@ def _run(function: Callable[..., Any], state: State, arguments: Mapping[str, Any
     return None
 
 
+def _kinds(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types of the parameters, where they can be told."""
+    try:
+        return get_type_hints(function)
+    except NameError:  # one that only a type checker sees
+        return {}
+
+
+def _stand_in(name: str, kind: object) -> object:
+    """A value that prints as a mark: a string, a whole number (2), two of what there are several of, or `_Unknown`."""
+    mark = f"\ue000a{name}\ue001"
+    if kind is str:
+        return mark
+    if kind is int:
+        return _Number.of(mark)
+    if get_origin(kind) in _SEVERAL:
+        of, *_ = get_args(kind)
+        return [_stand_in(f"{name}[{i}]", of) for i in range(2)]
+    return _Unknown(mark)
+
+
+class _Number(int):
+    """The number 2, which prints as a mark."""
+
+    mark: str
+
+    @classmethod
+    def of(cls, mark: str) -> Self:
+        number = cls(2)
+        number.mark = mark
+        return number
+
+    def __str__(self) -> str:
+        return self.mark
+
+    __repr__ = __str__
+
+    def __format__(self, form: str) -> str:
+        return self.mark
+
+
+class _Unknown(str):
+    """A mark for an argument of any other type, of which only its place in the prompt is known."""
+
+    __slots__ = ()
+
+    def _refuse(self) -> NoReturn:
+        name = self.strip("\ue000\ue001").removeprefix("a")
+        raise TypeError(f"{name!r} is a stand-in here, and can't be taken apart. Give it: {name}=…")
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __getitem__(self, key: object) -> str:
+        self._refuse()
+
+    def __bool__(self) -> bool:
+        return True
+
+
 class _StandIn:
     """Answers each call with a mark that bears its number."""
 
@@ -145,9 +210,6 @@ class _StandIn:
 
     async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
         return Scores(choices=tuple(Scored(token_ids=(0,), logprobs=(0.0,)) for _ in token_ids), usage=Usage())
-
-    async def aclose(self) -> None:
-        pass
 
 
 def _calls(seen: Sequence[tuple[Call, Prompt]]) -> tuple[TracedCall, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from .errors import ProgramError
@@ -31,7 +31,7 @@ class Value(Generic[T]):
         value: T = seen(self._home.wait, self._slot.result)[0]
         return value
 
-    def __await__(self) -> Any:  # noqa: ANN401 - a generator of the event loop's own
+    def __await__(self) -> Generator[Any, None, T]:
         return self._aget().__await__()
 
     async def _aget(self) -> T:
@@ -40,12 +40,12 @@ class Value(Generic[T]):
 
 
 def seen(wait: Callable[[Promise[T]], T], promise: Promise[T]) -> T:
-    """A promise's value; its error is marked as raised where a value is used."""
+    """A promise's value; its error is marked as raised where a value is used, and bears that place's trace only."""
     try:
         return wait(promise)
     except ProgramError as error:
         error.is_seen = True
-        raise
+        raise ProgramError(error.message) from error.__cause__
 
 
 async def arrived(promise: Promise[T]) -> T:
@@ -54,7 +54,7 @@ async def arrived(promise: Promise[T]) -> T:
         return await promise.arrived()
     except ProgramError as error:
         error.is_seen = True
-        raise
+        raise ProgramError(error.message) from error.__cause__
 
 
 def or_whole(slot: Slot, pieces: Iterator[str]) -> Iterator[str]:

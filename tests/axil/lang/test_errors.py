@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from axil.lang.backend import Prompt
@@ -32,6 +34,40 @@ def test_an_error_is_raised_where_the_value_is_used_and_names_the_calls_line(bac
         two_calls.using(backend=backend).run("boom")
     assert isinstance(caught.value.__cause__, ValueError)
     assert "two_calls" in [entry.name for entry in caught.traceback]
+
+
+def test_an_error_that_is_met_again_tells_only_of_the_line_that_meets_it(backend: Scripted) -> None:
+    backend.answer = fail_on_boom
+
+    @function
+    def stubborn(s: State) -> str:
+        s += "boom" + gen("x")
+        try:
+            s["x"]
+        except ProgramError as error:
+            first.append(error)
+        return str(s["x"])
+
+    def own_lines(error: BaseException) -> list[str]:
+        lines = [entry.line or "" for entry in traceback.extract_tb(error.__traceback__)]
+        return [line for line in lines if '["x"]' in line or ".value" in line]
+
+    first: list[ProgramError] = []
+    with pytest.raises(ProgramError) as caught:
+        stubborn.using(backend=backend).run()
+    assert own_lines(first[0]) == ['s["x"]']
+    assert own_lines(caught.value) == ['return str(s["x"])']
+    result = stubborn.using(backend=backend).run_batch([{}])[0]
+    for _ in range(2):
+        with pytest.raises(ProgramError) as caught:
+            result["x"]
+        assert own_lines(caught.value) == ['result["x"]']
+        with pytest.raises(ProgramError) as caught:
+            result.value  # noqa: B018 - raises
+        assert own_lines(caught.value) == [
+            "result.value  # noqa: B018 - raises",
+            'return str(s["x"])',
+        ]
 
 
 def test_a_program_may_catch_an_error_and_go_on_elsewhere(backend: Scripted) -> None:

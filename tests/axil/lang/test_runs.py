@@ -158,6 +158,16 @@ def test_a_plain_program_can_be_awaited(backend: Scripted) -> None:
     assert asyncio.run(_arun(ask.using(backend=backend), "a")) == "ok"
 
 
+def test_a_run_in_the_background_has_the_backend_of_its_starter(backend: Scripted) -> None:
+    @function
+    def outer(s: State) -> str:
+        return ask.run("inside").value
+
+    with use_backend(backend):
+        started = outer.start()
+    assert started.value == "ok"
+
+
 async def _arun(program: object, question: str) -> object:
     result = await program.arun(question)  # type: ignore[attr-defined]
     return result.value

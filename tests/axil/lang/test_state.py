@@ -219,6 +219,16 @@ def test_select_greedily_takes_the_likeliest_first_token(backend: Scripted) -> N
     assert program.using(backend=backend).run()["x"] == "a d"
 
 
+def test_a_states_gen_takes_choices_too(backend: Scripted) -> None:
+    backend.scores = {"a": (-1.0,), "b": (-2.0,)}
+
+    @function
+    def program(s: State) -> str:
+        return s.gen("x", choices=["a", "b"]).get()
+
+    assert program.using(backend=backend).run().value == "a"
+
+
 def test_select_may_discount_what_is_likely_anyway(backend: Scripted) -> None:
     backend.scores = {"common": (-1.0,), "apt": (-2.0,)}
     backend.alone = {"common": (-1.0,), "apt": (-6.0,)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from axil.lang.expressions import gen, select
 from axil.lang.program import function
 from axil.lang.state import State
@@ -38,9 +40,41 @@ def test_given_arguments_take_the_place_of_stand_ins() -> None:
     assert "{question}" not in tree.trace(question="Why?").calls[0].parts
 
 
+def test_stand_ins_are_of_the_kind_that_the_parameters_say() -> None:
+    @function
+    def interview(s: State, questions: list[str], rounds: int, steps: Sequence[int]) -> None:
+        for question in questions:
+            s += question + gen("a")
+        for _ in range(rounds):
+            s += f" round {rounds} " + gen("b")
+        s += f"{sum(steps)}" + gen("c")
+
+    trace = interview.trace()
+    assert trace.stopped is None
+    assert [call.what for call in trace.calls] == ["gen('a')"] * 2 + ["gen('b')"] * 2 + ["gen('c')"]
+    assert trace.calls[0].parts == ("{questions[0]}",)
+    parts = ("{questions[0]}", "[1]", "{questions[1]}", "[2]", "7 characters", "{rounds}", "1 characters")
+    assert trace.calls[2].parts == parts
+
+
+def test_a_stand_in_of_no_known_kind_is_not_taken_apart() -> None:
+    @function
+    def loose(s: State, things: dict[str, str]) -> None:
+        if things:
+            s += f"{things}" + gen("a")
+        for thing in things:
+            s += thing + gen("b")
+
+    trace = loose.trace()
+    assert [call.what for call in trace.calls] == ["gen('a')"]
+    assert "'things'" in (trace.stopped or "")
+    assert "things=" in (trace.stopped or "")
+    assert len(loose.trace(things={"x": "1", "y": "2"}).calls) == 3
+
+
 def test_a_program_that_can_not_go_on_is_traced_up_to_there() -> None:
     @function
-    def picky(s: State, number: int) -> None:
+    def picky(s: State, number: float) -> None:
         s += gen("a")
         s += f"{number + 1}" + gen("b")
 
