@@ -54,9 +54,6 @@ class Noted:
         """Pass on."""
         return await self._backend.score_alone(token_ids)
 
-    async def aclose(self) -> None:
-        """Leave the other open: whoever opened it closes it."""
-
 
 def optimum_tokens(prompts: Sequence[Sequence[int]], answered: Sequence[Sequence[int]]) -> int:
     """Prompt tokens that must be computed when nothing is forgotten and the order is the best.

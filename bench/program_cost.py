@@ -98,9 +98,6 @@ class Held:
         """Refuse."""
         raise NotImplementedError
 
-    async def aclose(self) -> None:
-        """Have nothing to close."""
-
 
 def _call_ms(backend: axil.Server, items: Items) -> float:
     """Processor time of this process for each call of a batch, in milliseconds."""

@@ -146,7 +146,3 @@ class Backend(Protocol):
     async def score_alone(self, token_ids: Sequence[Sequence[int]]) -> Scores:
         """Give the logprobs of each list's tokens with nothing before them; that of a first token counts as 0."""
         ...
-
-    async def aclose(self) -> None:
-        """Give back what answering calls has opened on this event loop."""
-        ...

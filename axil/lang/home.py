@@ -26,9 +26,13 @@ A = ParamSpec("A")
 
 
 class Home:
-    """An event loop that is started when it is first needed and stopped by `close`, or when nobody holds it."""
+    """An event loop that is started when it is first needed and stopped by `close`, or when nobody holds it.
 
-    def __init__(self) -> None:
+    `at_end` is run on it last of all.
+    """
+
+    def __init__(self, at_end: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        self._at_end = at_end
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -40,7 +44,7 @@ class Home:
             with self._lock:
                 running = self._running
                 if running is None:
-                    running = self._running = _Running()
+                    running = self._running = _Running(self._at_end)
                     weakref.finalize(self, running.stop)
         return running.loop
 
@@ -138,7 +142,8 @@ class _Fiber(greenlet.greenlet):
 
 
 class _Running:
-    def __init__(self) -> None:
+    def __init__(self, at_end: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._at_end = at_end
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self._run, name="axil-programs", daemon=True)
         self.thread.start()
@@ -152,6 +157,8 @@ class _Running:
             for task in tasks:
                 task.cancel()
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            if self._at_end is not None:
+                self.loop.run_until_complete(self._at_end())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
 

@@ -114,20 +114,18 @@ class Connection:
 
 
 class Remote:
-    """What every backend with a server has: an event loop, turns and a connection, which are closed together."""
+    """What every backend with a server has: an event loop, turns and a connection, which are closed together.
+
+    That happens too when nobody holds it any more, and at the interpreter's exit.
+    """
 
     def __init__(self, connection: Connection, *, max_open: int) -> None:
-        self.home = Home()
+        self.home = Home(at_end=connection.aclose)
         self.turns = Turns(max_open)
         self._connection = connection
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._connection.aclose()
-
     def close(self) -> None:
         """Close the connections and stop the thread on which calls are made."""
-        self.home.start(self.aclose()).result()
         self.home.close()
 
     def __enter__(self) -> Self:

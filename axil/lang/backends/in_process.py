@@ -50,9 +50,6 @@ class InProcess:
         """Give the logprobs of each list's tokens with nothing before them."""
         return await self._scored([list(each) for each in token_ids], 0)
 
-    async def aclose(self) -> None:
-        """Do nothing: the engine belongs to its caller."""
-
     async def _token_ids(self, prompt: Prompt, more: str) -> list[int]:
         text = prompt.text + more
         if prompt.role is None:

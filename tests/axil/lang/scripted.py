@@ -53,9 +53,6 @@ class Scripted:
         scored = tuple(Scored(token_ids=tuple(ids), logprobs=self.alone[self._choices[ids[0]]]) for ids in token_ids)
         return Scores(choices=scored, usage=Usage())
 
-    async def aclose(self) -> None:
-        pass
-
     async def _held(self) -> None:
         """Hold every call back until `wait_for_open` of them are open."""
         if self.hold_from is not None and len(self.asked) > self.hold_from:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,6 +101,17 @@ def test_an_open_turn_is_sent_to_be_gone_on_with(fake: FakeServer, server: Serve
     body = fake.asked[0][1]
     assert body["messages"] == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
     assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+
+
+def test_a_server_that_nobody_holds_any_more_closes_its_connections(fake: FakeServer) -> None:
+    fake.answers["/generate"] = [Prepared(generated("yes"))]
+    server = Server(fake.url)
+    assert ask.using(backend=server).run().value == "yes"
+    session = server._connection._session
+    assert session is not None
+    del server
+    gc.collect()
+    assert session.closed
 
 
 @pytest.mark.parametrize("status", [429, 503])
