@@ -1,10 +1,11 @@
 """What does watching cost: causes of misses, gap report, doctor, recording, KV events, metrics scraped, all at once?
 
 Two servers of the embedded model, one with all of it on and one with all of it off, take turns at the same load: waves
-of requests that share half of their prompt, so that they decode together. Prints for each wave tokens a second and
-their ratio, and what depends less on what else the machine does: the processor time of scheduler and tokenizer for each
-request, and what watching adds to that over the time of a wave, in percent of one processor.
-    python -m bench.observing --repeats 15 --prompt-tokens 64 --output-tokens 32
+of requests that share half of their prompt, so that they decode together. Prints tokens a second and their ratio, and
+what depends less on what else the machine does: the processor time of scheduler and tokenizer for each request, and
+what watching adds to that, in percent of the processor time of the whole server. Of each the median of all pairs of
+waves, and between which figures it lies with 95 % confidence.
+    python -m bench.observing --repeats 30 --prompt-tokens 32 --output-tokens 32
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import statistics
 import tempfile
 import time
@@ -34,8 +36,9 @@ from runtime.config import MODULES
 
 OFF = ("--no-explain-misses", "--no-gap-report", "--doctor-prompts", "0")
 REQUEST_S = 600.0
-HOST_PARTS = ("scheduler", "tokenizer")
+PARTS = ("scheduler", "tokenizer", "model runner")
 SCRAPE_S = 1.0
+CONFIDENCE = 0.95
 
 
 def on(folder: Path) -> tuple[str, ...]:
@@ -58,23 +61,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = {"off": OFF, "on": on(Path(folder))}
         pair = {name: servers.enter_context(launched([*args.serve_flags, *each])) for name, each in flags.items()}
         waves = asyncio.run(_waves(pair, args.rows, args.prompt_tokens, args.output_tokens, args.repeats))
-    rows = {
-        f"wave {i}": _compared(off, watched, args.rows)
-        for i, (off, watched) in enumerate(zip(waves["off"], waves["on"], strict=True), start=1)
+    pairs = [_compared(off, watched, args.rows) for off, watched in zip(waves["off"], waves["on"], strict=True)]
+    values = {name: sorted(pair[name] for pair in pairs) for name in pairs[0]}
+    left_out = num_outside(len(pairs))
+    columns = {
+        "median": {name: statistics.median(each) for name, each in values.items()},
+        "at least": {name: each[left_out] for name, each in values.items()},
+        "at most": {name: each[-1 - left_out] for name, each in values.items()},
     }
-    figures = {name: statistics.median(row[name] for row in rows.values()) for name in rows["wave 1"]}
-    print(summary.table({**rows, "median": figures}))
+    print(summary.table(columns))
+    figures = {
+        f"{column}_{name}".replace(" ", "_"): value for column in columns for name, value in columns[column].items()
+    }
     results.write(args.json, figures, results.command_line("bench.observing"))
     return 0
 
 
+def num_outside(num_values: int) -> int:
+    """How many of so many values may be left out at each end so that the median is among the others 95 times of 100.
+
+    Whatever their distribution is, as each lies on either side of the median by chance. Too few values leave none out.
+
+    >>> [num_outside(num_values) for num_values in (5, 6, 20, 40)]
+    [0, 0, 5, 13]
+    """
+    tail, k = 0.0, 0
+    while (tail := tail + math.comb(num_values, k) / 2**num_values) <= (1 - CONFIDENCE) / 2:
+        k += 1
+    return max(0, k - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """So many tokens, of prompts and answers together, in `took_s`; scheduler and tokenizer computed for `cpu_s`."""
+    """So many tokens, of prompts and answers together, in `took_s`; for so long each of `PARTS` computed."""
 
     tokens: int
     took_s: float
-    cpu_s: float
+    cpu_s: tuple[float, ...]
+
+    @property
+    def host_cpu_s(self) -> float:
+        """What scheduler and tokenizer computed: all but the model."""
+        return sum(self.cpu_s[:-1])
 
 
 def _compared(off: Wave, watched: Wave, num_rows: int) -> dict[str, float]:
@@ -83,16 +111,16 @@ def _compared(off: Wave, watched: Wave, num_rows: int) -> dict[str, float]:
     return {
         "off_per_s": rate,
         "on_per_s": watched_rate,
-        "on_over_off_ratio": watched_rate / rate,
-        "off_cpu_ms": 1e3 * off.cpu_s / num_rows,
-        "on_cpu_ms": 1e3 * watched.cpu_s / num_rows,
-        "added_cpu_percent": 100 * (watched.cpu_s - off.cpu_s) / off.took_s,
+        "on_over_off_percent": 100 * watched_rate / rate,
+        "off_cpu_ms": 1e3 * off.host_cpu_s / num_rows,
+        "on_cpu_ms": 1e3 * watched.host_cpu_s / num_rows,
+        "added_cpu_percent": 100 * (watched.host_cpu_s - off.host_cpu_s) / sum(off.cpu_s),
     }
 
 
-def host_cpu_s(server: Server) -> float:
-    """What the scheduler and the tokenizer of a server have computed for so far."""
-    return sum(cpu_time_s(child_running(MODULES[part], server.process_id)) for part in HOST_PARTS)
+def cpu_s_of(server: Server) -> tuple[float, ...]:
+    """How long each of the `PARTS` of a server has computed so far."""
+    return tuple(cpu_time_s(child_running(MODULES[part], server.process_id)) for part in PARTS)
 
 
 async def _waves(
@@ -105,13 +133,14 @@ async def _waves(
         clients = {
             name: await stack.enter_async_context(connected(server.url, None)) for name, server in servers.items()
         }
-        await stack.enter_async_context(_scraped(clients["on"]))
         for i in tqdm(range(repeats + 1), unit=" pairs", disable=None):
             shared = text_of(prompt_tokens // 2, seed=next(seeds))
             prompts = [f"{shared} {text_of(prompt_tokens // 2, seed=next(seeds))}" for _ in range(num_rows)]
             # The order changes, so that neither is always the one behind the other's heat.
             for name in sorted(clients, reverse=bool(i % 2)):
-                wave = await _wave(clients[name], servers[name], prompts, output_tokens)
+                # Read while its own wave runs only: else the other server's would pay for it too.
+                async with _scraped(clients[name]) if name == "on" else contextlib.nullcontext():
+                    wave = await _wave(clients[name], servers[name], prompts, output_tokens)
                 if i:  # the first pair warms up
                     waves[name].append(wave)
     return waves
@@ -123,11 +152,12 @@ async def _wave(client: Client, server: Server, prompts: Sequence[str], output_t
     Raises:
         CannotMeasure: a request failed.
     """
-    cpu_s, started_s = host_cpu_s(server), time.perf_counter()
+    before_s, started_s = cpu_s_of(server), time.perf_counter()
     answers = await asyncio.gather(
         *(client.complete(prompt, max_tokens=output_tokens, timeout_s=REQUEST_S) for prompt in prompts)
     )
-    took_s, cpu_s = time.perf_counter() - started_s, host_cpu_s(server) - cpu_s
+    took_s = time.perf_counter() - started_s
+    cpu_s = tuple(after - before for after, before in zip(cpu_s_of(server), before_s, strict=True))
     tokens = 0
     for answer in answers:
         if isinstance(answer, Failure):
@@ -140,18 +170,20 @@ async def _wave(client: Client, server: Server, prompts: Sequence[str], output_t
 async def _scraped(client: Client) -> AsyncIterator[None]:
     """Read the server's metrics every second meanwhile."""
 
+    is_over = asyncio.Event()
+
     async def scrape() -> None:
-        while True:
+        while not is_over.is_set():
             await client.metrics()
-            await asyncio.sleep(SCRAPE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), SCRAPE_S)
 
     task = asyncio.create_task(scrape())
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        is_over.set()
+        await task
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Literal
 
 from radix.cache import Lease, Namespace, PrefixCache
 from radix.history import Eviction, History
-from radix.journal import Event, Journal, PageHash, Stored, chained, hash_of_namespace
+from radix.journal import Event, Journal, PageHash, Stored, Used, chained, hash_of_namespace
 from radix.pages import PageId
 from wire.messages.encoding import TOKEN_BYTES
 from wire.messages.to_tokenizer import Evicted, Miss, MissCause
@@ -79,6 +79,8 @@ class Explainer:
         return self.idle_s(lease) if miss is None or not miss.expected_ids else None
 
     def _hear(self, event: Event) -> None:
+        if isinstance(event, Used) and event.page_ids and self._journal.hash_of_page(event.page_ids[-1]) is None:
+            self._authors[event.page_ids[-1]] = event.holder  # partly filled, so that it was not stored
         if not isinstance(event, Stored):
             return
         for page in event.page_ids:

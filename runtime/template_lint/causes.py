@@ -84,9 +84,11 @@ def _parts_moved(fork: Fork, at: int) -> Iterator[Cause]:
     turns = conversation.turns[: fork.turn]
     if any(turn.answer.thought and turn.answer.thought in before[at:] and moved(turn.answer.thought) for turn in turns):
         yield "reasoning"
-    spaces = len(fork.before[fork.answer_from :]) - len(fork.before[fork.answer_from :].lstrip())
-    if fork.rule == "answer" and at <= fork.answer_from + spaces:
+    if fork.rule == "answer" and _differs_in_front(before[fork.answer_from :], after[fork.answer_from :]):
         yield "generation_prompt"
+    new = conversation.turns[fork.turn].note if fork.turn < len(conversation.turns) else ""
+    if new and new not in before and new in after[: fork.asks_from]:
+        yield "notes"
     descriptions = [text for tool in conversation.tools if (text := _description(tool))]
     if any(before.find(text) != after.find(text) for text in descriptions):
         yield "tools"
@@ -100,6 +102,14 @@ def _parts_moved(fork: Fork, at: int) -> Iterator[Cause]:
     calls = [call for turn in turns for call in turn.answer.calls]
     if calls:
         yield "call_ids" if _is_in_id(fork, at) else "calls"
+
+
+def _differs_in_front(generated: str, history: str) -> bool:
+    """Whether an answer begins with other words in the history, or without its first ones."""
+    spaces = len(generated) - len(generated.lstrip())
+    return num_shared(generated, history) <= spaces or any(
+        history.startswith(generated[start:]) for start in range(1, len(generated))
+    )
 
 
 def _is_in_id(fork: Fork, at: int) -> bool:

@@ -35,6 +35,7 @@ class FakeOpenAI:
     num_open: int = 0
     most_open: int = 0
     num_flushes: int = 0
+    num_scrapes: int = 0
     known: list[list[str]] = field(default_factory=list)
 
     def app(self) -> web.Application:
@@ -57,6 +58,7 @@ class FakeOpenAI:
         return web.Response()
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self.num_scrapes += 1
         if not self.metrics:
             return web.Response(status=404)
         return web.Response(text=self.metrics.pop(0) if len(self.metrics) > 1 else self.metrics[0])

@@ -29,15 +29,22 @@ def test_both_servers_get_the_same_waves_and_one_is_watched_in_every_way(
 
     computed_s = itertools.count()
     monkeypatch.setattr(observing, "launched", launched)
-    monkeypatch.setattr(observing, "host_cpu_s", lambda server: float(next(computed_s)))
+    monkeypatch.setattr(observing, "cpu_s_of", lambda server: (float(next(computed_s)), 0.0, 0.0))
     path = tmp_path / "figures.json"
     assert observing.main(["--rows", "3", "--prompt-tokens", "40", "--repeats", "2", "--json", str(path)]) == 0
     figures = json.loads(path.read_text())["figures"]
-    assert figures["off_per_s"] > 0 and figures["on_per_s"] > 0 and figures["on_over_off_ratio"] > 0
-    assert figures["off_cpu_ms"] == figures["on_cpu_ms"] == pytest.approx(1000 / 3)
-    assert figures["added_cpu_percent"] == 0
+    assert figures["median_off_per_s"] > 0 and figures["median_on_per_s"] > 0
+    assert (
+        0
+        < figures["at_least_on_over_off_percent"]
+        <= figures["median_on_over_off_percent"]
+        <= figures["at_most_on_over_off_percent"]
+    )
+    assert figures["median_off_cpu_ms"] == figures["median_on_cpu_ms"] == pytest.approx(1000 / 3)
+    assert figures["median_added_cpu_percent"] == 0
     off, watched = fakes.values()
     assert sorted(off.prompts) == sorted(watched.prompts) and len(off.prompts) == 9
+    assert off.num_scrapes == 0 and watched.num_scrapes >= 3, "each wave pays for its own reading"
     known = set(re.findall(r"`(--[a-z-]+)`", FLAGS.read_text()))
     given = {word for flags in fakes for word in flags if word.startswith("--")}
     assert given <= known and {"--record", "--kv-events", "--no-gap-report"} <= given

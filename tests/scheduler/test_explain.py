@@ -52,6 +52,15 @@ def test_a_fork_shows_both_sides_and_whose_the_other_is() -> None:
     assert bytes_to_ids(miss.expected_ids) == LONG[18:34]
 
 
+def test_whose_the_other_side_is_is_known_of_the_end_of_a_prompt_in_a_page_that_somebody_had_before() -> None:
+    harness = make_harness(num_pages=16, page_tokens=4)
+    ask(harness, "before", [2] * 63)
+    ask(harness, "a", LONG[:6])
+    miss = ask(harness, "b", [*LONG[:4], 1, 2, 3])
+    assert (miss.cause, miss.position, miss.relative) == ("forked", 4, "a")
+    assert bytes_to_ids(miss.expected_ids) == LONG[4:6]
+
+
 def test_what_was_evicted_is_told_with_the_request_that_needed_room() -> None:
     harness = make_harness(num_pages=16, page_tokens=4)
     ask(harness, "a", LONG)

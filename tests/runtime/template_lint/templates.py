@@ -87,6 +87,11 @@ _THINKING = (
 QWEN_3 = _THINKING.replace("KEPT", "loop.index0 > ns.last")
 """Drops the reasoning in front of the last question, and opens an empty thought where none is wanted."""
 
+QWEN_3_WITH_EMPTY_THOUGHTS = QWEN_3.replace(
+    "message.reasoning_content and", "(message.reasoning_content or loop.last) and"
+).replace("+ message.reasoning_content +", "+ (message.reasoning_content or '') +")
+"""As published: an answer without a thought has an empty one while it is the last."""
+
 QWEN_3_PRESERVING = _THINKING.replace("KEPT", "(preserve_thinking or loop.index0 > ns.last)")
 ALWAYS_THINKING = _THINKING.replace("KEPT", "true").replace(
     "enable_thinking is defined and not enable_thinking", "false"
@@ -162,6 +167,16 @@ GEMMA_2 = """
 """Cuts whitespace off answers."""
 
 GEMMA_2_UNTRIMMED = GEMMA_2.replace(" | trim", "")
+
+LAST_SYSTEM_FIRST = """
+{%- set ns = namespace(system='') %}
+{%- for message in messages %}{% if message.role == 'system' %}{% set ns.system = message.content %}{% endif %}
+{%- endfor %}{{ bos_token + ns.system }}
+{%- for message in messages if message.role != 'system' %}
+{{- '<start_of_turn>' + message.role + '\\n' + message.content + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>assistant\\n' }}{% endif %}"""
+"""Only the last system message counts, and it stands first, as DeepSeek R1 has it."""
 
 PLAIN_LINES = """
 {%- for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}

@@ -20,6 +20,7 @@ from tests.runtime.template_lint.templates import (
     GEMMA_2_UNTRIMMED,
     HERMES,
     HERMES_WITHOUT_CALLS,
+    LAST_SYSTEM_FIRST,
     LLAMA,
     LLAMA_3,
     MISTRAL,
@@ -28,6 +29,7 @@ from tests.runtime.template_lint.templates import (
     PLAIN_LINES,
     QWEN_3,
     QWEN_3_PRESERVING,
+    QWEN_3_WITH_EMPTY_THOUGHTS,
     model_of,
 )
 
@@ -64,6 +66,20 @@ def test_reasoning_that_is_dropped_costs_the_tool_calls_before_the_last_question
         ("history", "generation_prompt"): None,  # the empty thought of enable_thinking=false
         ("answer", "reasoning"): None,
     }
+
+
+def test_an_empty_thought_that_only_the_last_answer_has_is_told_in_front_of_text_and_of_calls() -> None:
+    found = _found(model_of(QWEN_3_WITH_EMPTY_THOUGHTS, CHATML, eos="<|im_end|>"))
+    assert found.keys() == {
+        ("history", "reasoning"),
+        ("history", "generation_prompt"),
+        ("answer", "reasoning"),
+        ("answer", "generation_prompt"),
+    }
+
+
+def test_a_system_message_in_the_middle_that_takes_the_first_ones_place_is_told() -> None:
+    assert _found(model_of(LAST_SYSTEM_FIRST, GEMMA, eos="<end_of_turn>")).keys() == {("history", "notes")}
 
 
 def test_a_thought_that_the_prompt_opens_and_the_history_lacks_costs_each_turn_from_its_answer_on() -> None:
