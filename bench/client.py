@@ -143,9 +143,7 @@ class Client:
         if timeout_s <= 0:
             return Failure("time limit", "the time of the whole run was over before this request")
         try:
-            async with self._session.post(
-                self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=timeout_s)
-            ) as response:
+            async with await self._post(path, body, aiohttp.ClientTimeout(total=timeout_s)) as response:
                 if response.status != 200:
                     return Failure(f"HTTP {response.status}", _brief(await response.text()))
                 return await _read(response.content, reader, on_text)
@@ -155,6 +153,20 @@ class Client:
             return Failure(type(error).__name__, _brief(connection_failure(error)))
         except ValueError as error:
             return Failure("malformed stream", _brief(str(error)))
+
+    async def _post(
+        self, path: str, body: Mapping[str, object], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Send a request, once more where the server closes the connection unanswered.
+
+        Some close those that they kept open (llama.cpp's does after a stream), just as the next request comes.
+        """
+        try:
+            return await self._session.post(self._url + path, json=body, timeout=timeout)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            return await self._session.post(self._url + path, json=body, timeout=timeout)
 
 
 @asynccontextmanager
