@@ -47,8 +47,10 @@ def _ignore() -> None:
 class Client:
     """One server, one model. Fixed output lengths are asked for with `ignore_eos`, at temperature 0."""
 
-    def __init__(self, session: aiohttp.ClientSession, *, url: str, model: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, again: aiohttp.ClientSession, *, url: str, model: str) -> None:
+        """`again` is for requests whose kept connection was closed: it keeps none."""
         self._session = session
+        self._again = again
         self.is_generate = url.endswith(GENERATE)
         self._url = url.removesuffix(GENERATE).rstrip("/")
         self.model = model
@@ -157,7 +159,7 @@ class Client:
     async def _post(
         self, path: str, body: Mapping[str, object], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Send a request, once more where the server closes the connection unanswered.
+        """Send a request, once more on a new connection where the server closes that which it came on unanswered.
 
         Some close those that they kept open (llama.cpp's does after a stream), just as the next request comes.
         """
@@ -166,7 +168,7 @@ class Client:
         except aiohttp.ClientConnectorError:
             raise
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-            return await self._session.post(self._url + path, json=body, timeout=timeout)
+            return await self._again.post(self._url + path, json=body, timeout=timeout)
 
 
 @asynccontextmanager
@@ -176,11 +178,16 @@ async def connected(url: str, model: str | None) -> AsyncIterator[Client]:
     Raises:
         CannotMeasure: there is no OpenAI-compatible server there.
     """
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(
-        connector=connector, json_serialize=lambda body: orjson.dumps(body).decode(), read_bufsize=LINE_BYTES
-    ) as session:
-        yield Client(session, url=url, model=model or await _first_model(session, url))
+    async with _session(is_kept=True) as session, _session(is_kept=False) as again:
+        yield Client(session, again, url=url, model=model or await _first_model(session, url))
+
+
+def _session(*, is_kept: bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=not is_kept),
+        json_serialize=lambda body: orjson.dumps(body).decode(),
+        read_bufsize=LINE_BYTES,
+    )
 
 
 async def _first_model(session: aiohttp.ClientSession, url: str) -> str:

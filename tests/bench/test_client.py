@@ -38,24 +38,28 @@ class Closing:
         self.num_requests += 1
 
 
-async def _asked_twice(server: Closing) -> list[Answer | Failure]:
+async def _asked(server: Closing, *, num_together: int = 1) -> list[Answer | Failure]:
     async with await asyncio.start_server(server.talk, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         async with connected(f"http://127.0.0.1:{port}", "any") as client:
-            return [await client.complete("Is it?", max_tokens=1, timeout_s=DEADLINE_S) for _ in range(2)]
+
+            async def asked() -> Answer | Failure:
+                return await client.complete("Is it?", max_tokens=1, timeout_s=DEADLINE_S)
+
+            together = await asyncio.gather(*(asked() for _ in range(num_together)))
+            return [*together, await asked()]
 
 
 def test_a_request_on_a_connection_that_the_server_closes_is_sent_again_on_a_new_one() -> None:
     server = Closing(num_answers=1)
-    first, second = asyncio.run(_asked_twice(server))
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
-    assert server.num_requests == 3
+    answers = asyncio.run(_asked(server, num_together=3))
+    assert all(isinstance(each, Answer) for each in answers)
+    assert server.num_requests == 5
 
 
 def test_a_server_that_closes_every_connection_unanswered_is_asked_twice_and_no_more() -> None:
     server = Closing(num_answers=0)
-    first, second = asyncio.run(_asked_twice(server))
+    first, second = asyncio.run(_asked(server))
     assert isinstance(first, Failure)
     assert isinstance(second, Failure)
     assert server.num_requests == 4
