@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -60,7 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CannotMeasure(f"torch {torch.__version__} sees no CUDA device; run this on a machine with one")
     device = CudaDevice()
     limits = ceilings(device)
-    sections = [tested()]
+    sections: list[Section] = []
+
+    def add(section: Section) -> None:
+        """Print it, and write what there is: the next one may take the machine down."""
+        sections.append(section)
+        print(section_text(section), flush=True)
+        path = write_report(args.out, device, limits, sections, command=results.command_line("bench.gpu"))
+        print(f"written to {path}", flush=True)
+
+    add(tested())
     for title, (flags, is_ahead) in VARIANTS.items():
         job = Job(
             model=args.model,
@@ -73,13 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             is_ahead=is_ahead,
             has_sdpa=title == next(iter(VARIANTS)),
         )
-        sections.append(stepped(title, job))
-        print(section_text(sections[-1]), flush=True)
+        add(stepped(title, job))
     for name in gpu_servers.names():
-        sections.append(served(name, args.model, args.contexts, args.batches))
-        print(section_text(sections[-1]), flush=True)
-    path = write_report(args.out, device, limits, sections, command=results.command_line("bench.gpu"))
-    print(f"written to {path}")
+        add(served(name, args.model, args.contexts, args.batches))
     return 1 if any(section.failure for section in sections) else 0
 
 
@@ -145,7 +151,7 @@ def write_report(
     head = [
         f"# On a {device.name}, {day}",
         "",
-        f"`{command}`, commit {results.commit()}, torch {torch.__version__}; host: {results.machine()}.",
+        f"`{command}`, commit {results.commit()}, {_versions()}; host: {results.machine()}.",
         f"Measured limits: copying {limits.read_gb_s:.0f} GB/s, bfloat16 products "
         f"{limits.multiply_gflop_s / 1000:.0f} TFLOP/s{_sheet_text(sheet_of(device.name))}.",
         "A decode step's limit is the time to read weights and KV once, or to multiply, whichever is longer; that of a "
@@ -154,6 +160,17 @@ def write_report(
     ]
     path.write_text("\n".join([*head, *map(section_text, sections)]))
     return path
+
+
+def _versions() -> str:
+    """What computes, where it is installed."""
+    named = [f"torch {torch.__version__}", f"CUDA {torch.version.cuda}"]
+    for package in ("flashinfer-python", "triton"):
+        try:
+            named.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            named.append(f"no {package}")
+    return ", ".join(named)
 
 
 def _row(figure: Figure) -> str:

@@ -78,7 +78,9 @@ async def _measured(
     figures = []
     async with connected(url, None) as client:
         for context in contexts:
-            prompts = [tuple(draw.randrange(100, num_ids) for _ in range(context)) for _ in range(max(batches))]
+            # With the answer they are as long as a context: a model may have no more.
+            length = max(1, context - OUTPUT_TOKENS)
+            prompts = [tuple(draw.randrange(100, num_ids) for _ in range(length)) for _ in range(max(batches))]
             for kind in ("cold", "warm"):
                 answer = await asked(client, prompts[0], max_tokens=2)
                 figures.append(Figure(name=f"TTFT {kind} {context}", value=1000 * ttft_s(answer), unit="ms"))

@@ -88,13 +88,15 @@ def _specs(args: argparse.Namespace) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """What the backend, the ops and the sampler load, and what they call in it; attention in every combination."""
     import torch  # both read the environment
     from flashinfer.jit import activation, norm, rope, sampling
-    from flashinfer.jit.attention import gen_batch_prefill_module
+    from flashinfer.jit.attention import modules
 
+    # Since 0.7 the wrappers take one that is made for K and V of equal strides, as ours are.
+    attention = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
     for name in () if "attention" in args.leave_out else args.dtype or ["bfloat16"]:
         dtype = getattr(torch, name)
         for head_dim in args.head_dim or [64]:
             for has_window in (False, True) if args.window else (False,):
-                spec = gen_batch_prefill_module(
+                spec = attention(
                     "fa2", *3 * [dtype], torch.int32, head_dim, head_dim, 0, has_window, args.softcap, False
                 )
                 yield spec, ("plan", "paged_run")

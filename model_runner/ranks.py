@@ -147,6 +147,8 @@ def join(run_dir: Path, device: torch.device, *, rank: int, num_ranks: int, is_o
             rank=rank,
             world_size=num_ranks,
             timeout=_PATIENCE,
+            # NCCL connects here then, and not within the first sum, which may be in a step that is recorded.
+            device_id=device if device.type == "cuda" else None,
         )
     return Group(rank=rank, num_ranks=num_ranks, device=device, is_order_fixed=is_order_fixed or device.type == "cpu")
 

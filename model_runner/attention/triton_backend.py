@@ -127,19 +127,15 @@ class TritonAttention:
             self._graph_memory = TritonStep(out_loc_T=out_loc, decodes=(rows, self._partials(size)), extends=None)
         memory = self._graph_memory
         assert memory.decodes is not None, "it was made so"
-        rows = _cut(memory.decodes[0], 0, size)
-        handle = TritonStep(
-            out_loc_T=memory.out_loc_T[:size],
-            decodes=None if self._is_deterministic else (rows, memory.decodes[1]),
-            extends=rows if self._is_deterministic else None,
-        )
+        rows, partials = memory.decodes
+        handle = TritonStep(out_loc_T=memory.out_loc_T[:size], decodes=(_cut(rows, 0, size), partials), extends=None)
         self.begin_replay(handle, batch)
         return handle
 
     def begin_replay(self, handle: TritonStep, batch: BatchPlan) -> None:
         """Write the rows into the handle's memory."""
-        rows = handle.extends if handle.decodes is None else handle.decodes[0]
-        assert rows is not None, "a handle of a capture has rows"
+        assert handle.decodes is not None, "a handle of a capture has rows"
+        rows, _ = handle.decodes
         with self._staging.step():
             for static, array in (
                 (handle.out_loc_T, batch.out_loc_T.numpy()),

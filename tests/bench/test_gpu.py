@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ import torch
 from bench import gpu
 from bench.command import CannotMeasure, exit_status
 from bench.gpu_limits import ceilings, sheet_of, timed_ms
-from bench.gpu_servers import COMMANDS, names, serving
+from bench.gpu_servers import COMMANDS, OUTPUT_TOKENS, measured, names, serving
 from bench.gpu_steps import Figure, Job, run
+from bench.summary import Answer
 from tests.e2e.tiny_model import write_tiny_model
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -108,6 +110,7 @@ def test_the_report_is_dated_and_has_the_share_of_each_limit(tmp_path: Path) -> 
     text = path.read_text()
     for line in (
         "# On a NVIDIA H200, 2026-11-30",
+        f", torch {torch.__version__}, CUDA {torch.version.cuda}, flashinfer-python ",
         "copying 4000 GB/s, bfloat16 products 800 TFLOP/s (data sheet: 4800 GB/s, 989 TFLOP/s).",
         "## tests: 40 passed",
         "| decode 1024 x 8 | 4 ms | 1 ms | 25% |",
@@ -141,3 +144,52 @@ def test_the_best_of_a_few_runs_counts() -> None:
     turns: list[int] = []
     assert timed_ms(lambda: turns.append(1), torch.device("cpu")) < 1000
     assert len(turns) > 2
+
+
+def test_prompts_leave_room_in_the_context_for_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    async def asked(client: object, prompt: tuple[int, ...], *, max_tokens: int) -> Answer:
+        lengths.append(len(prompt) + max_tokens)
+        return mock.Mock(spec=Answer, ttft_s=0.1)
+
+    async def batch_rate(client: object, prompts: list[tuple[int, ...]], *, num_tokens: int) -> float:
+        lengths.extend(len(prompt) + num_tokens for prompt in prompts)
+        return 100.0
+
+    monkeypatch.setattr("bench.gpu_servers.asked", asked)
+    monkeypatch.setattr("bench.gpu_servers.batch_rate", batch_rate)
+    figures = measured("http://127.0.0.1:1", contexts=[1024, 8192], batches=[1, 2])
+    assert len(figures) == 8
+    assert max(lengths) == 8192
+    assert OUTPUT_TOKENS < 1024
+
+
+def test_what_has_been_measured_is_written_before_the_next_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(title: str, job: Job) -> gpu.Section:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "CudaDevice", FakeDevice)
+    monkeypatch.setattr(gpu, "tested", lambda: gpu.Section(title="tests: 40 passed"))
+    monkeypatch.setattr(gpu, "stepped", killed)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(["--out", str(tmp_path)])
+    (report,) = tmp_path.glob("gpu-*.md")
+    assert "## tests: 40 passed" in report.read_text()
+
+
+def test_the_whole_command_writes_a_section_for_each_variant_and_server_and_its_status_says_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "CudaDevice", FakeDevice)
+    monkeypatch.setattr(gpu, "tested", lambda: gpu.Section(title="tests: 40 passed"))
+    monkeypatch.setattr(gpu, "stepped", lambda title, job: gpu.Section(title=title))
+    monkeypatch.setattr(gpu, "served", lambda name, *rest: gpu.Section(title=name, failure="not ready"))
+    assert gpu.main(["--out", str(tmp_path)]) == 1
+    (report,) = tmp_path.glob("gpu-*.md")
+    titles = [line.removeprefix("## ") for line in report.read_text().splitlines() if line.startswith("## ")]
+    assert titles == ["tests: 40 passed", *gpu.VARIANTS, *names()]

@@ -8,6 +8,9 @@ import torch
 CPU = torch.device("cpu")
 NEEDS_CUDA = [
     pytest.mark.gpu,
+    # FlashInfer compiles what a test is the first to use, and what other libraries warn of there is not ours.
+    pytest.mark.timeout(3600),
+    pytest.mark.filterwarnings("default"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)]

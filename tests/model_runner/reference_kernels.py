@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PLAN_ARGUMENTS = 20
+PLAN_ARGUMENTS = (20, 21)
+"""Of 0.6.18 and of 0.7.4, each with one more behind the others."""
 NON_CAUSAL, CAUSAL = 0, 1
 NHD = 0
 WRAPPERS = (flashinfer.BatchPrefillWithPagedKVCacheWrapper, flashinfer.BatchDecodeWithPagedKVCacheWrapper)
@@ -55,8 +56,10 @@ class PrefillModule:
         has_window: bool,
         has_softcap: bool,
         has_fp16_qk: bool,
+        has_token_scales: bool = False,
     ) -> None:
         assert backend == "fa2"
+        assert not has_token_scales
         assert dtype_q == dtype_kv == dtype_o
         assert dtype_index == torch.int32
         assert (pos_encoding, has_fp16_qk) == (0, False)
@@ -65,7 +68,7 @@ class PrefillModule:
         self.plans: list[tuple[Tensor, Tensor, Tensor, bool, int]] = []
 
     def plan(self, *args: object) -> list[int]:
-        assert len(args) == PLAN_ARGUMENTS, "another version of FlashInfer hands its kernels other arguments"
+        assert len(args) in PLAN_ARGUMENTS, "another version of FlashInfer hands its kernels other arguments"
         float_workspace, int_workspace, host_workspace, qo_indptr, kv_indptr, kv_lens = args[:6]
         num_rows, batch_size, num_heads, num_kv_heads, page_size, _, head_dim, _, is_causal, window_left = args[6:16]
         assert all(x.dtype == torch.uint8 for x in (float_workspace, int_workspace, host_workspace))
@@ -108,7 +111,9 @@ class PrefillModule:
 class SamplingModule:
     """What `get_sampling_module` gives, as far as it is used."""
 
-    def top_k_renorm_probs(self, probs: Tensor, top_k: Tensor, top_k_value: int, row_states: Tensor) -> Tensor:
+    def top_k_renorm_probs(
+        self, probs: Tensor, top_k: Tensor, top_k_value: int, row_states: Tensor, *, is_deterministic: bool = False
+    ) -> Tensor:
         assert probs.dtype == torch.float32
         assert top_k.dtype == torch.int32
         assert row_states.dtype == torch.uint8

@@ -85,3 +85,20 @@ def test_what_would_be_compiled_are_modules_that_flashinfer_can_make(tmp_path: P
     names = lines.stdout.split()
     assert len(names) == len(set(names)) == 4 + 5
     assert sum("use_swa_True" in name for name in names) == 2
+
+
+def test_what_would_be_compiled_for_attention_is_what_the_wrappers_load(tmp_path: Path) -> None:
+    script = (
+        "import argparse, torch, flashinfer; from flashinfer.jit.core import JitSpec;"
+        "from model_runner.flashinfer_build import _specs;"
+        "args = argparse.Namespace(dtype=['bfloat16'], head_dim=[128],"
+        "window=True, softcap=False, leave_out=['rope', 'activation', 'norm', 'sampling']);"
+        "print(*(spec.name for spec, functions in _specs(args)));"
+        "JitSpec.build_and_load = lambda self: exit(print(self.name));"
+        "flashinfer.prefill.get_batch_prefill_module("
+        "'fa2', *3 * [torch.bfloat16], torch.int32, 128, 128, 0, True, False, False)"
+    )
+    environment = os.environ | {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    lines = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    compiled, loaded = lines.stdout.splitlines()
+    assert loaded in compiled.split()
