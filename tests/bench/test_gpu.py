@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
@@ -157,6 +158,7 @@ def test_prompts_leave_room_in_the_context_for_their_answers(monkeypatch: pytest
         lengths.extend(len(prompt) + num_tokens for prompt in prompts)
         return 100.0
 
+    monkeypatch.setattr("bench.gpu_servers.connected", lambda url, model: nullcontext())
     monkeypatch.setattr("bench.gpu_servers.asked", asked)
     monkeypatch.setattr("bench.gpu_servers.batch_rate", batch_rate)
     figures = measured("http://127.0.0.1:1", contexts=[1024, 8192], batches=[1, 2])
