@@ -276,6 +276,13 @@ class PrefixCache:
         """Count the pages that releasing the lease would make free or evictable. O(nodes on the path held alone)."""
         return 0 if lease.is_released else self.core.own_pages(lease)
 
+    def unpinned_pages(self, place: Place) -> int:
+        """Count the pages up to a cached place that a lease which ends there would keep from eviction, and none does.
+
+        O(nodes on the path that no lease holds).
+        """
+        return self.core.unpinned_pages(place)
+
     def evict_ahead(self) -> int:
         """Evict up to the low-water mark of free pages; returns how many went.
 

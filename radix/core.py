@@ -122,6 +122,9 @@ class Core(Cached, Protocol):
     def own_pages(self, lease: Lease) -> int:
         """Count the pages that releasing the lease would make free or evictable."""
 
+    def unpinned_pages(self, place: Place) -> int:
+        """Count the pages up to a cached place that nobody pins."""
+
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` of the tree's pages that nobody pins; returns how many."""
 

@@ -87,6 +87,16 @@ class Pins:
             node = node.parent
             depth, others = node.end, list(node.ends)
 
+    def unpinned_pages(self, node: Node, depth: int) -> int:
+        """Count the pages on the path to `depth` that no pin keeps from eviction."""
+        num_pages = 0
+        while True:
+            num_pages += max(-(-(depth - node.start) // self.page_tokens) - node.pinned_pages, 0)
+            if node.is_pinned or node.parent is None:
+                return num_pages
+            node = node.parent
+            depth = node.end
+
     def _shrink(self, node: Node) -> None:
         """Let go of the pages that no pin in `node` needs any more; none is below it."""
         pinned = -(-(max(node.ends) - node.start) // self.page_tokens) if node.ends else 0

@@ -142,6 +142,10 @@ class PureCore:
         """Count the pages that releasing the lease would make free or evictable. O(nodes on the path held alone)."""
         return len(lease.own_page_ids) + self.tree.pages_held_by_one(lease.place)
 
+    def unpinned_pages(self, place: Place) -> int:
+        """Count the pages up to a cached place that nobody pins. O(nodes on the path that nobody pins)."""
+        return self.tree.unpinned_pages(place)
+
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` of the tree's pages that nobody pins; returns how many."""
         evicted = self.tree.evict(num_pages)

@@ -162,6 +162,10 @@ class RadixTree:
         """Count the pages on the path to `place` that only one pin, the one at `place`, keeps from eviction."""
         return 0 if place.page is None else self.pins.pages_held_by_one(self.edges.node_of(place.page), place.depth)
 
+    def unpinned_pages(self, place: Place) -> int:
+        """Count the pages on the path to `place` that no pin keeps from eviction."""
+        return 0 if place.page is None else self.pins.unpinned_pages(self.edges.node_of(place.page), place.depth)
+
     # --- shrinking
 
     def evict(self, num_pages: int) -> int:

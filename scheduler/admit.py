@@ -48,28 +48,33 @@ def admit(state: State, draft: Draft, *, budget_tokens: int, now_s: float) -> No
         if request is None:
             return
         tried.add(request.request_id)
-        if put_off(state, request, is_overdue=is_overdue):
+        place = queue.place(request)
+        if put_off(state, request, place, is_overdue=is_overdue):
             num_put_off += 1
             order = in_order(state, now_s=now_s)
             continue
-        matched_tokens = queue.matched_tokens(request)
-        left_tokens = request.num_tokens - matched_tokens
+        left_tokens = request.num_tokens - place.depth
         # Those with no more left are served first; what is left of the budget for this request?
         if not is_overdue and sum(lefts[: bisect_right(lefts, left_tokens)]) >= budget_tokens:
             num_vain += 1
             continue
-        running = lease_if_fits(state, request) if can_fit(state, request, matched_tokens=matched_tokens) else None
-        if running is not None:
+        is_tried = can_fit(state, request, place)
+        running = lease_if_fits(state, request) if is_tried else None
+        if running is None:
+            num_vain += 1
+            skipped.append(request)
+            if is_overdue or request.num_skips >= MAX_SKIPS:
+                return
+        else:
             _enter(state, draft, running, now_s=now_s)
             insort(lefts, running.prefill_left_tokens)
             for each in skipped:
                 each.num_skips += 1
-        else:
-            num_vain += 1
-            skipped.append(request)
-        if any(each.num_skips >= MAX_SKIPS for each in skipped) or (is_overdue and running is None):
-            return
-        order = in_order(state, now_s=now_s)
+            if any(each.num_skips >= MAX_SKIPS for each in skipped):
+                return
+        if is_tried:
+            # Also where it got nothing its copy may have evicted; else what is being read is as it was.
+            order = in_order(state, now_s=now_s)
 
 
 def _enter(state: State, draft: Draft, running: Running, *, now_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from radix.cache import Lease
+from radix.lease import Place
 
 from . import prompt_logprobs
 from .output_length import Estimate
@@ -86,13 +87,19 @@ def _pages_of(state: State, num_tokens: int) -> int:
     return -(-num_tokens // state.cache.page_tokens)
 
 
-def can_fit(state: State, request: Request, *, matched_tokens: int) -> bool:
-    """Whether a lease is worth a try: false only where `lease_if_fits` would find too few pages."""
+def can_fit(state: State, request: Request, place: Place) -> bool:
+    """Whether a lease is worth a try; `place` is where the cached pages end that it would find.
+
+    False only where `lease_if_fits` would find too few pages, and true where it would find enough, were nothing copied.
+    """
+    cache = state.cache
     if not state.running:
         return True
     expected_pages = _expected_pages(state, request, state.output_length.of(request.namespace))
-    needed = expected_pages - matched_tokens // state.cache.page_tokens + state.promised_pages
-    return needed <= state.cache.free_pages + state.cache.evictable_pages
+    missing = expected_pages - place.depth // cache.page_tokens + state.promised_pages
+    available = cache.free_pages + cache.evictable_pages
+    # What is cached for it can't be evicted for it too; this is asked only of the few that would fit otherwise.
+    return missing <= available and missing <= available - cache.unpinned_pages(place)
 
 
 def can_begin(state: State, request: Request) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+from radix.lease import Place
+
 from .cost import Work
 from .request import Request
 from .state import State
@@ -30,13 +32,14 @@ MOST_STEPS = 4
 """So many steps are waited for one page at most: one in flight, one of the leader's that begins, and one to spare."""
 
 
-def put_off(state: State, request: Request, *, is_overdue: bool) -> bool:
+def put_off(state: State, request: Request, place: Place, *, is_overdue: bool) -> bool:
     """Take a request out of the order for as long as a leader computes what it could have soon; returns whether.
 
-    An overdue one waits for no part of a page. For logprobs it does, as for whole pages: it would compute a whole
-    prompt. O(log waiting) where there is no such leader, else O(its tokens).
+    `place` is where the whole cached pages that it would find end. An overdue one waits for no part of a page. For
+    logprobs it does, as for whole pages: it would compute a whole prompt. O(log waiting) where there is no such leader,
+    else O(its tokens).
     """
-    return _put_off_for_logprobs(state, request) or (not is_overdue and _put_off_for_a_page(state, request))
+    return _put_off_for_logprobs(state, request) or (not is_overdue and _put_off_for_a_page(state, request, place))
 
 
 def _put_off_for_logprobs(state: State, request: Request) -> bool:
@@ -47,8 +50,7 @@ def _put_off_for_logprobs(state: State, request: Request) -> bool:
     return True
 
 
-def _put_off_for_a_page(state: State, request: Request) -> bool:
-    place = state.waiting.place(request)
+def _put_off_for_a_page(state: State, request: Request, place: Place) -> bool:
     coming = state.waiting.leaders.page_coming(request, place)
     if coming is None or coming.until_tokens - place.depth < (least := _least_tokens(state)):
         return False

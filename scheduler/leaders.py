@@ -108,6 +108,8 @@ class Leaders:
 
         Of several leaders the latest eight that begin with the same token are looked at, as of pages that are there.
         """
+        if not self._leaders:
+            return None
         wanted = request.token_ids[place.depth : min(request.reusable_tokens, place.depth + self._cache.page_tokens)]
         if not len(wanted):
             return None

@@ -131,10 +131,6 @@ class Queue:
         """Give the same requests in the order in which they came, after those that were retracted."""
         return map(self._of_waiter.__getitem__, self._index.in_order(AGE))
 
-    def matched_tokens(self, request: Request) -> int:
-        """Count the tokens in whole cached pages that the request would find."""
-        return self._index.cached_tokens(self._waiters[request.request_id])
-
     def place(self, request: Request) -> Place:
         """Find where the whole cached pages that the request would find end."""
         return self._index.place(self._waiters[request.request_id])

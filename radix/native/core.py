@@ -218,6 +218,11 @@ class NativeCore:
         held = 0 if page is None else self._library.radix_held_by_one(self._tree, page, depth)
         return len(lease.own_page_ids) + int(held)
 
+    def unpinned_pages(self, place: Place) -> int:
+        """Count the pages up to a cached place that nobody pins. O(nodes on the path that nobody pins)."""
+        page, depth = place
+        return 0 if page is None else int(self._library.radix_unpinned(self._tree, page, depth))
+
     def evict(self, num_pages: int) -> int:
         """Free up to `num_pages` of the tree's pages that nobody pins; returns how many."""
         self._figures[_WATCHED] = bool(self._halts)

@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
     "commit": (None, (_TREE, c_void_p, *_TOKENS)),
     "release": (None, (_TREE, c_void_p, *_TOKENS)),
     "held_by_one": (c_int64, (_TREE, *_PLACE)),
+    "unpinned": (c_int64, (_TREE, *_PLACE)),
     "evict": (c_int64, (_TREE, c_int64)),
     "flush": (c_int64, (_TREE,)),
     "forget": (c_bool, (_TREE, c_int32)),

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from radix.cache import Lease, Namespace, OutOfPages, PageId, PrefixCache
 from radix.edges import FORK_LOOK
+from radix.lease import ROOT
 from tests.radix.twins import Twins, twin
 
 NAMESPACES = [Namespace("m", None, "a"), Namespace("m", None, "b")]
@@ -158,6 +159,17 @@ class CacheMachine(RuleBasedStateMachine):
         num_whole = len(longer) - len(longer) % self.page_tokens
         assert self.cache.match(namespace, longer) >= num_whole
         self.cache.next_victim()
+
+    @rule(base=PICK, namespace=NAMESPACE)
+    def a_lease_keeps_as_many_pages_from_eviction_as_were_told(self, base: int, namespace: Namespace) -> None:
+        known = array(self.seen[base % len(self.seen)])
+        whole = known[: self.cache.match_pages(namespace, known)]
+        told = self.cache.unpinned_pages(self.cache.core.follow(namespace, ROOT, whole.tobytes(), 0))
+        evictable = self.cache.evictable_pages
+        lease = self.cache.lease(namespace, whole, max_reuse_tokens=len(whole))
+        assert evictable - self.cache.evictable_pages == told
+        self.cache.release(lease, whole[:0])
+        assert self.cache.evictable_pages == evictable
 
     # --- operations, with what each promises
 

@@ -119,6 +119,9 @@ class Twins:
         assert ours == theirs
         return ours
 
+    def unpinned_pages(self, place: Place) -> int:
+        return self._both(lambda core: core.unpinned_pages(place))
+
     def evict(self, num_pages: int) -> int:
         return self._both(lambda core: core.evict(num_pages))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -188,6 +189,29 @@ def test_a_large_request_that_nobody_passed_keeps_no_pages_from_a_small_one_howe
     assert set(harness.state.running) == {"first", "small"}
     run_checked(harness)
     assert harness.outputs["large"] == expected_output(prompt_of(1, 180), max_new_tokens=8)
+
+
+def test_nobody_is_leased_pages_in_vain_in_any_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make_harness(num_pages=60, config=SchedulerConfig(max_running=8, overtake_seconds=1e9))
+    harness.expect_outputs_of(60)
+    harness.submit("before", prompt_of(0, 80), max_new_tokens=1)
+    harness.run()
+    harness.submit("first", prompt_of(1, 80), max_new_tokens=60)
+    step(harness)
+    cache = harness.state.cache
+    lease = Mock(wraps=cache.lease)
+    monkeypatch.setattr(cache, "lease", lease)
+    for i in range(20):
+        harness.submit(f"large{i}", prompt_of(0, 80) + prompt_of(2 + i, 32), max_new_tokens=8)
+    for _ in range(10):
+        step(harness)
+    assert set(harness.state.running) == {"first"}
+    assert cache.free_pages + cache.evictable_pages > 8 + 2, (
+        "what each lacks is there, but is in part what it would find"
+    )
+    lease.assert_not_called()
+    run_checked(harness)
+    assert lease.call_count == 20
 
 
 def test_no_more_than_so_many_pass_a_large_request_in_one_step_either() -> None:

@@ -265,6 +265,10 @@ API int64_t radix_held_by_one(const Core* core, int32_t page, int32_t depth) {
   return core->tree.pages_held_by_one(page, depth);
 }
 
+API int64_t radix_unpinned(const Core* core, int32_t page, int32_t depth) {
+  return core->tree.unpinned_pages(page, depth);
+}
+
 API int64_t radix_evict(Core* core, int64_t num_pages) {
   core->begin();
   const int64_t evicted = core->evict(num_pages);

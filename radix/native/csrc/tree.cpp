@@ -355,6 +355,15 @@ int64_t Tree::pages_held_by_one(int32_t page, int32_t depth) const {
   }
 }
 
+int64_t Tree::unpinned_pages(int32_t page, int32_t depth) const {
+  int64_t num_pages = 0;
+  for (const Node* node = home_[page]; node; node = node->parent) {
+    num_pages += std::max(pages_before(node, std::min(depth, node->end())) - node->pinned_pages, 0);
+    if (node->is_pinned()) break;
+  }
+  return num_pages;
+}
+
 // --- shrinking
 
 int64_t Tree::evict(int64_t num_pages) {

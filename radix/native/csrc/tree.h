@@ -69,6 +69,7 @@ class Tree {
   void pin(int32_t page, int32_t depth);
   void unpin(int32_t page, int32_t depth);
   int64_t pages_held_by_one(int32_t page, int32_t depth) const;
+  int64_t unpinned_pages(int32_t page, int32_t depth) const;
 
   // Shrinking.
   int64_t evict(int64_t num_pages);
