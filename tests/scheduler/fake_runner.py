@@ -19,6 +19,8 @@ from wire.messages.to_runner import StepPlan
 
 VOCABULARY = 50
 GARBAGE = -1
+NO_LOGITS = "no finite logits"
+"""Why a row is broken, as the runner says it."""
 
 
 def next_token(context: list[int]) -> int:
@@ -128,7 +130,7 @@ class FakeRunner:
             token_ids=ids_to_bytes(self._sample(index) for index in sampled),
             logprobs=tuple(self._logprob(index) for index in sampled) if self._is_logprob_asked(sampled) else (),
             prompt_logprobs=tuple(scored),
-            broken=tuple(BrokenRow(row=row, message="no finite logits") for row in sampled if row in self.broken_rows),
+            broken=tuple(BrokenRow(row=row, message=NO_LOGITS) for row in sampled if row in self.broken_rows),
             elapsed_s=elapsed_s,
             forced=tuple(self.forced),
         )

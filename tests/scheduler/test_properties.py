@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
-from tests.scheduler.fake_runner import VOCABULARY, expected_logprobs, expected_output
+from tests.scheduler.fake_runner import NO_LOGITS, VOCABULARY, expected_logprobs, expected_output
 from tests.scheduler.harness import CLIENT, GRAMMAR, Harness, make_harness
 from wire.messages.to_tokenizer import Done
 from wire.sampling import Grammar
@@ -150,7 +150,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert cache.free_pages + cache.evictable_pages == cache.num_pages
         for request_id, wanted in self.wanted.items():
             ended = self.harness.terminal[request_id]
-            if isinstance(ended, Done) and ended.reason == "length":
+            if not isinstance(ended, Done):
+                continue
+            assert ended.reason != "broken" or ended.message == NO_LOGITS, f"no row was broken: {ended.message}"
+            if ended.reason == "length":
                 assert self.harness.outputs.get(request_id, []) == wanted
                 assert self.harness.prompt_logprobs[request_id] == self.wanted_logprobs[request_id]
 
