@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import scheduler_steps, tree_shapes
+from bench import scheduler_steps, tree, tree_shapes
 from bench.command import CannotMeasure
 from bench.trace_replay import hit_percent, read_mooncake, read_sessions, unlimited_blocks
 from radix.eviction import POLICIES
@@ -91,3 +91,34 @@ def test_requests_of_a_crowded_queue_wait_though_a_row_is_free() -> None:
 
 def test_a_decode_step_that_is_timed_computes_a_token_for_every_row() -> None:
     assert len(list(scheduler_steps.decode_steps_ms(num_running=3, count=4))) == 4
+
+
+def test_the_goals_are_written_under_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("chain", "full_of_leaves", "agent", "few_shot", "unique"):
+        monkeypatch.setattr(tree_shapes, name, lambda *_args, **_sizes: (None, None))
+    for name in ("match_ms", "bytes_per_cached_token", "bookkeeping_us"):
+        monkeypatch.setattr(tree_shapes, name, lambda *_args, **_sizes: 1.0)
+    monkeypatch.setattr(tree_shapes, "evictions_us", lambda *_args, **_sizes: [1.0])
+    monkeypatch.setattr(scheduler_steps, "crowded", lambda **_sizes: None)
+    for name in ("idle_plans_ms", "plans_after_commit_ms", "decode_steps_ms"):
+        monkeypatch.setattr(scheduler_steps, name, lambda *_args, **_sizes: [1.0])
+    monkeypatch.setattr("gc.disable", lambda: None)
+    path = tmp_path / "tree.json"
+    monkeypatch.setattr("sys.argv", ["bench.tree", "--json", str(path)])
+    assert tree.main() == 0
+    assert json.loads(path.read_text())["figures"].keys() >= {
+        "match_64k_chain_ms",
+        "match_64k_forked_ms",
+        "match_262k_chain_ms",
+        "match_262k_forked_ms",
+        "evict_one_of_100k_us",
+        "evict_one_of_1m_us",
+        "plan_128x32k_idle_ms",
+        "plan_10k_idle_ms",
+        "plan_10k_after_commit_ms",
+        "decode_step_256_ms",
+        "bytes_per_cached_token",
+        "bookkeeping_agent_us",
+        "bookkeeping_few_shot_us",
+        "bookkeeping_unique_us",
+    }
