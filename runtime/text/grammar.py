@@ -65,7 +65,10 @@ def json_grammar(schema: object, *, field: str) -> Grammar:
     except orjson.JSONEncodeError as error:
         raise Refused(f"{field} is no JSON schema: {error}. Nest it less deeply or mend it.", field=field) from None
     # As text: handed over as an object, one that is nested thousands of times overflows the library's stack.
-    source = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _WHITESPACE})
+    try:
+        source = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _WHITESPACE})
+    except ValueError as error:  # nested less deeply than JSON may be, more deeply than the library reads
+        raise Refused(f"{field} is no JSON schema: {error}. Nest it less deeply or mend it.", field=field) from None
     grammar = _grammar(source, field)
     for pattern in _patterns(schema):
         _check_repetitions(pattern, field=field)
@@ -155,7 +158,7 @@ def tags_grammar(text: str, *, field: str) -> Grammar:
         ]
     except StopIteration:
         raise Refused(f"each begin in {field} must start with one of its triggers.", field=field) from None
-    except (msgspec.ValidationError, msgspec.DecodeError, AssertionError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, AssertionError, RecursionError) as error:
         raise Refused(
             f"{field} must hold structures (begin, schema, end) and triggers: {error}.", field=field
         ) from None

@@ -56,12 +56,20 @@ async def test_each_form_passes_its_trial_and_learns_the_ends(trial: GrammarTria
     assert set((await trial.tried(made())).eos_token_ids) == {EOS, END_OF_TURN}
 
 
+def _deep(depth: int) -> str:
+    """A schema that holds lists in lists."""
+    return '{"enum": ' + "[" * depth + "]" * depth + "}"
+
+
 @pytest.mark.parametrize(
     ("made", "part"),
     [
         (lambda: json_grammar("{", field="f"), "no JSON"),
         (lambda: json_grammar([], field="f"), "an object"),
         (lambda: json_grammar("7", field="f"), "an object"),
+        (lambda: json_grammar(_deep(200), field="f"), "less deeply"),
+        (lambda: json_grammar(_deep(900), field="f"), "less deeply"),
+        (lambda: json_grammar(_deep(9000), field="f"), "depth"),
         (lambda: json_grammar({"type": "string", "pattern": "(a{1000}){1000}"}, field="f"), "1,000 times"),
         (lambda: regex_grammar("(a{100}){100}", field="f"), "1,000 times"),
         (lambda: ebnf_grammar("start: /(a{1000}){1000}/", field="f"), "1,000 times"),
@@ -71,6 +79,8 @@ async def test_each_form_passes_its_trial_and_learns_the_ends(trial: GrammarTria
         (lambda: choice_grammar(["a", ""], field="f"), "empty"),
         (lambda: tags_grammar("{}", field="f"), "structures"),
         (lambda: tags_grammar("x", field="f"), "structures"),
+        (lambda: tags_grammar(_deep(9000), field="f"), "structures"),
+        (lambda: tags_grammar('{"structures": [{"schema": ' + _deep(9000), field="f"), "depth"),
         (lambda: tags_grammar('{"structures": [], "triggers": []}', field="f"), "at least one"),
         (lambda: tags_grammar('{"structures": [{"begin": "<f>", "end": ""}], "triggers": ["<g"]}', field="f"), "begin"),
     ],
