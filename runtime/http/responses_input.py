@@ -71,7 +71,7 @@ def _read_chat(fields: Fields) -> Chat:
     for i, item in enumerate(items):
         where = f"input[{i}]"
         kind = item.get("type") or "message"
-        if kind in _LEFT_OUT:
+        if isinstance(kind, str) and kind in _LEFT_OUT:
             continue
         if kind in _SAID or (kind == "message" and item.get("role") == "assistant"):
             # A text behind calls joins them: what they gave must be told right behind them.

@@ -37,6 +37,8 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (RESPONSES, b'{"input": "x", "reasoning": {"a": %s}}' % NESTED, "reasoning", "250 levels"),
     (RESPONSES, b'{"input": "x", "text": {"format": {"a": %s}}}' % NESTED, "text", "250 levels"),
     (RESPONSES, b'{"input": "x", "stream": true, "metadata": {"a": %s}}' % NESTED, "metadata", "250 levels"),
+    (RESPONSES, {"input": [{"type": {}}]}, "input[0]", "must be a message"),
+    (RESPONSES, {"input": [{"type": ["message"], "role": "user", "content": "x"}]}, "input[0]", "must be a message"),
     (GENERATE, {}, "text", "exactly one"),
     (GENERATE, {"text": "x", "input_ids": [1]}, "text", "exactly one"),
     (GENERATE, {"text": ""}, "text", "empty"),
