@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -149,3 +151,25 @@ def test_streams_with_forced_tokens_beside_free_ones_are_those_of_each_alone(sha
     with ThreadPoolExecutor(len(wishes)) as pool:
         assert list(pool.map(answer, wishes)) == alone
     shared_server.assert_idle_and_whole()
+
+
+def test_the_embedded_model_calls_tools_with_the_example_template(start: Callable[..., Server]) -> None:
+    city = {"type": "string", "enum": ["Paris", "Rome"]}
+    parameters = {"type": "object", "properties": {"city": city}, "required": ["city"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    template = Path(__file__).parents[2] / "examples" / "tools.jinja"
+    server = start("--chat-template", str(template), "--max-total-tokens", "4000").wait_ready()
+    with _client(server) as client:
+        choice = client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[{"role": "user", "content": "Is it warm in Rome?"}],
+            tools=[tool],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            temperature=0,
+            max_tokens=100,
+        ).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "weather"
+    assert json.loads(call.function.arguments)["city"] in city["enum"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ from tests.runtime.template_lint.templates import (
     model_of,
 )
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 CALLS = (Call("get_weather", '{"city": "Rome", "days": 2}'), Call("list_files", "{}"))
 
 
@@ -49,11 +51,12 @@ def _found(model: Model) -> dict[tuple[str, str], dict[str, object] | None]:
     ("source", "special", "eos"),
     [
         (HERMES, CHATML, "<|im_end|>"),
+        ((EXAMPLES / "tools.jinja").read_text("utf-8"), CHATML, "<|im_end|>"),
         (ALWAYS_THINKING, CHATML, "<|im_end|>"),
         (GEMMA_2_UNTRIMMED, GEMMA, "<end_of_turn>"),
         (LLAMA_3.replace(" | TRIM", "").replace("strftime_now('%d %b %Y')", "'26 Jul 2024'"), LLAMA, "<|eot_id|>"),
     ],
-    ids=["hermes", "always thinking", "gemma untrimmed", "llama with a fixed date"],
+    ids=["hermes", "example", "always thinking", "gemma untrimmed", "llama with a fixed date"],
 )
 def test_of_a_template_that_only_appends_all_rules_hold(source: str, special: tuple[str, ...], eos: str) -> None:
     assert _found(model_of(source, special, eos=eos)) == {}
