@@ -283,7 +283,7 @@ def flat(expression: Expression | str) -> tuple[Expression, ...]:
 
 def _parts(expression: Expression | str) -> tuple[Expression, ...]:
     if isinstance(expression, str):
-        return (Text(str(expression)),)
+        return (Text(format(expression)),)
     if isinstance(expression, Joined):
         return expression.parts
     if isinstance(expression, Expression):

@@ -148,7 +148,7 @@ class Runnable(Generic[P, R]):
         Arguments that are left out, and answers, are stand-ins. A program that can't go on with a stand-in is traced up
         to there.
         """
-        return traced(self._function, self._name, arguments)
+        return traced(self._function, self._name, arguments, self._settings.defaults)
 
     def explain(self, **arguments: Any) -> str:  # noqa: ANN401 - as in `trace`
         """Describe the calls that the program makes, on what each depends, and which text they share."""

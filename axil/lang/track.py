@@ -40,15 +40,15 @@ _LITERALS = {
 class Surroundings:
     """What all states of a run have in common.
 
-    `defaults` are options for calls that leave them out; `failures` takes the errors of calls that failed; `watch` is
-    told of every call as it is made.
+    `defaults` are options for calls that leave them out; `failures` takes the errors of calls that failed; `stand_in`
+    answers in the backend's place: it gives a call's value, the text to go on with, and its meta.
     """
 
     backend: Backend
     report: Report
     is_streaming: bool
     defaults: Mapping[str, Any]
-    watch: Callable[[Call, Prompt], None] | None = None
+    stand_in: Callable[[Call, Prompt], tuple[object, str, Meta]] | None = None
     failures: list[ProgramError] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
     working: set[asyncio.Task[None]] = field(default_factory=set)
@@ -256,9 +256,9 @@ class Track:
         prompt = Prompt(text=self._text(), role=self._role, messages=self._messages)
         try:
             async with backend.turns.turn(prompt.key):
-                if self._around.watch is not None:
-                    self._around.watch(call, prompt)
                 match call.expression:
+                    case _ if self._around.stand_in is not None:
+                        value, text, meta = self._around.stand_in(call, prompt)
                     case Gen():
                         value, text, meta = await self._generate(call.expression, slot, prompt, began_s)
                     case Select():
@@ -281,7 +281,7 @@ class Track:
         self, expression: Gen[Any], slot: Slot, prompt: Prompt, began_s: float
     ) -> tuple[object, str, Meta]:
         put = slot.put if self._around.is_streaming else None
-        wish = _filled(expression.wish, self._around.defaults)
+        wish = filled(expression.wish, self._around.defaults)
         answer = await self._around.backend.generate(prompt, wish, put)
         self._around.report.add(answer.usage)
         meta = Meta.of(
@@ -356,6 +356,7 @@ def _cancel(operation: Operation) -> None:
             pass
 
 
-def _filled(wish: Wish, defaults: Mapping[str, Any]) -> Wish:
+def filled(wish: Wish, defaults: Mapping[str, Any]) -> Wish:
+    """A call's options, with the program's where it has none."""
     missing = {name: value for name, value in defaults.items() if getattr(wish, name) in (None, ())}
     return replace(wish, **missing) if missing else wish
