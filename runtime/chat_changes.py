@@ -25,13 +25,12 @@ _ALIKE = 0.5
 class Verdict:
     """Whether what is missing is new or was changed, by whom, in which part (None: of no chat), and how."""
 
-    cause: Literal["never_seen", "client_changed", "template_changed", "evicted"]
+    cause: Literal["never_seen", "client_changed", "template_changed"]
     part: str | None = None
     change: Change | None = None
 
 
 NEW = Verdict("never_seen")
-GONE = Verdict("evicted")
 
 
 def compare(own: ChatSource, other: ChatSource, *, answer: Callable[[], str] | None) -> Verdict:

@@ -13,10 +13,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
-from wire.messages.encoding import TOKEN_BYTES, ids_to_bytes
+from wire.messages.encoding import TOKEN_BYTES
 from wire.messages.to_tokenizer import Miss, Reuse
 
-from .chat_changes import GONE, NEW, Verdict, compare
+from .chat_changes import NEW, Verdict, compare
 from .chat_source import ChatSource
 from .text.shared import num_shared
 
@@ -155,8 +155,6 @@ class Records:
         if miss is not None:
             if miss.cause == "forked":
                 record.verdict = self.judged(record, miss)
-            elif miss.cause == "never_seen" and self._was_computed(record, miss):
-                record.verdict = GONE
             self._on_miss(record.cause or miss.cause, record.missed_tokens)
         if self._log_share and random.random() < self._log_share:
             log.info(
@@ -169,14 +167,6 @@ class Records:
                 None if record.verdict is None else record.verdict.part,
                 None if record.verdict is None else record.verdict.change,
             )
-
-    def _was_computed(self, own: Record, miss: Miss) -> bool:
-        """Whether the request before computed the missing token too: the scheduler remembers whole pages only."""
-        other = self.find(miss.relative)
-        if other is None or other.salt != own.salt or other.ended is None or not other.output_ids:
-            return False
-        computed = other.token_ids + ids_to_bytes(other.output_ids[:-1])
-        return num_shared(computed, own.token_ids) // TOKEN_BYTES > miss.position
 
     def is_doubtful(self, record: Record) -> bool:
         """Whether another tokenizer's records could say more of a miss than these did."""

@@ -80,10 +80,15 @@ def _chat(client: openai.OpenAI, model: str) -> None:
         {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]},
         {"role": "tool", "tool_call_id": call.id, "content": RESULT},
     ]
-    second = client.chat.completions.create(model=model, messages=chat, tools=tools, max_tokens=4, temperature=0)
-    # The whole first turn is found, the call as it was written included: the template spells it as the grammar did.
+    second = client.chat.completions.create(
+        model=model, messages=chat, tools=tools, max_tokens=4, temperature=0, extra_headers={"X-Axil-Explain": "1"}
+    )
+    # All of the first turn that was computed is found, the call as it was written included: the template spells it as
+    # the grammar did. What was forced behind the last free token wasn't computed, since the answer ended with it.
     used = second.usage
-    assert used.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens + first.usage.completion_tokens - 3
+    assert used.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens + first.usage.completion_tokens - 8
+    (told,) = second.model_extra["cache"]
+    assert told["miss"]["cause"] == "never_seen"
 
 
 def _respond(client: openai.OpenAI, model: str) -> None:

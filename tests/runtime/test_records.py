@@ -45,21 +45,6 @@ def test_a_plain_prompt_that_ends_like_the_one_it_parted_from_was_changed() -> N
     assert kept.misses == [("never_seen", 60), ("client_changed", 55), ("never_seen", 30)]
 
 
-@pytest.mark.parametrize(
-    ("ended", "salt", "cause"), [(True, "", "evicted"), (False, "", "never_seen"), (True, "other", "never_seen")]
-)
-def test_the_end_of_a_prompt_that_was_computed_before_has_been_evicted(ended: bool, salt: str, cause: str) -> None:
-    kept = Kept()
-    first = kept.serve("a", LONG, position=0, cause="never_seen")
-    first.output_ids += [7, 8, 9]
-    if ended:
-        first.end("stop", 1.0, 0.5)
-    again = kept.serve("b", LONG, position=48, cause="never_seen", relative="a", salt=salt)
-    longer = kept.serve("c", [*LONG, 7, 8, 5], position=61, cause="never_seen", relative="a", salt=salt)
-    new = kept.serve("d", [*LONG, 7, 8, 9], position=62, cause="never_seen", relative="a", salt=salt)
-    assert (again.cause, longer.cause, new.cause) == (cause, cause, "never_seen")
-
-
 def test_where_the_nearest_request_is_not_known_the_record_that_begins_most_alike_stands_for_it() -> None:
     kept = Kept()
     kept.serve("far", [*LONG[:3], *range(57)], position=0, cause="never_seen")
