@@ -74,8 +74,10 @@ def lines(report: GapReport) -> Iterator[str]:
         yield f"{_span(window)}: {_size(window.all)}"
         yield from _body(window.all)
         if len(window.namespaces) > 1:
+            unknown = "too few of its pages were sampled" if share < 1 else "its prompts filled no page"
             for name, gap in window.namespaces.items():
-                yield f"  namespace {name}: {_size(gap)}, found cached {_percent(gap.hit)}{_lost_briefly(gap.lost)}"
+                lost = f"{unknown} to tell what is lost" if gap.lost is None else _lost_briefly(gap.lost)
+                yield f"  namespace {name}: {_size(gap)}, found cached {_percent(gap.hit)}; {lost}"
 
 
 def remedy(gap: Gap) -> str | None:
@@ -119,11 +121,9 @@ def _body(gap: Gap) -> Iterator[str]:
         yield f"  remedy: {advice}"
 
 
-def _lost_briefly(lost: Lost | None) -> str:
-    if lost is None:
-        return ""
+def _lost_briefly(lost: Lost) -> str:
     parts = [f"{owner} {_percent(getattr(lost, owner))}" for owner in ("workload", "capacity", "policy", "restart")]
-    return "; lost to " + ", ".join(parts)
+    return "lost to " + ", ".join(parts)
 
 
 def _span(window: GapWindow) -> str:

@@ -161,7 +161,7 @@ class Sessions:
             request_id=session.request_id,
             num_requests=session.num_requests,
             prompt_tokens=session.prompt_tokens,
-            cached_tokens=num_cached * self._cache.page_tokens,
+            tokens_in_cache=num_cached * self._cache.page_tokens,
             idle_s=None if session.ended_s is None else max(0.0, now_s - session.ended_s),
             expected_return_s=self.expected_return_s(session, now_s),
             survival=self.survival(session, now_s),

@@ -20,14 +20,14 @@ class Chance(Struct, frozen=True, kw_only=True):
 class SessionState(Struct, frozen=True, kw_only=True):
     """A session, named by its last request, whose prompt had `prompt_tokens`.
 
-    `idle_s` is the time since that ended, None while it runs; `cached_tokens`, in whole pages, are still cached of what
-    it left. `expected_return_s` counts from that end too.
+    `idle_s` is the time since that ended, None while it runs; `tokens_in_cache`, in whole pages, are cached now of what
+    it left, its answer included. `expected_return_s` counts from that end too.
     """
 
     request_id: str
     num_requests: int
     prompt_tokens: int
-    cached_tokens: int
+    tokens_in_cache: int
     idle_s: float | None
     expected_return_s: float | None
     survival: float | None

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from runtime.text.shared import num_shared
+
 from .differences import differences
 from .kinds import Kind
 from .prompts import Part, SeenPrompt
@@ -32,6 +34,21 @@ def front_characters(prompt: SeenPrompt) -> int:
     """What conversations of one client share: what the system says at the start, and the tools."""
     parts = prompt.message_parts[: prompt.num_instructions] + prompt.tool_parts
     return sum(len(part.text) for part in parts)
+
+
+def shared_front_characters(one: SeenPrompt, other: SeenPrompt) -> int:
+    """How many characters two prompts have in common before they part."""
+    shared = 0
+    for part, same in zip(_in_order(one), _in_order(other), strict=False):
+        if part != same:
+            return shared + (num_shared(part.text, same.text) if part.name == same.name else 0)
+        shared += len(part.text)
+    return shared
+
+
+def _in_order(prompt: SeenPrompt) -> list[Part]:
+    parts, first = prompt.message_parts, prompt.num_instructions
+    return [*parts[:first], *prompt.tool_parts, *parts[first:]]
 
 
 def front_changes(earlier: SeenPrompt, later: SeenPrompt) -> Iterator[Change]:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .compare import Change, front_changes, front_characters, history_changes, is_trimmed
+from runtime.text.shared import num_shared
+
+from .compare import Change, front_changes, front_characters, history_changes, is_trimmed, shared_front_characters
 from .diagnosis import Diagnosis, Finding, Group, in_order
 from .kinds import VOLATILE, Kind, masked
 from .prompts import SeenPrompt
@@ -17,6 +19,9 @@ _ALIKE = 0.5
 """The share of words (numbers aside) and tools that prompts of one make have in common."""
 
 _LOOKED_AT_CHARACTERS = 4096
+_FIRST_WORDS = 8
+"""What tells the make of a prompt that has neither system prompt nor tools."""
+
 _LEAST_SHARE = 0.5
 _LEAST_LOST_TOKENS = 16
 _FEW_SALTS = 3
@@ -50,7 +55,8 @@ class _Make:
     fronts: set[int] = field(default_factory=set)
     compared: dict[Scope, int] = field(default_factory=lambda: {"turn": 0, "conversation": 0})
     seen: dict[_Key, _Seen] = field(default_factory=dict)
-    lost_tokens: int = 0
+    lost_each: list[dict[_Key, int]] = field(default_factory=list)
+    lost_to_salts: list[int] = field(default_factory=list)
 
 
 def diagnose(
@@ -87,11 +93,17 @@ def _make_of(prompt: SeenPrompt, makes: list[_Make]) -> _Make:
 
 
 def _words(prompt: SeenPrompt) -> frozenset[str]:
-    """What tells a prompt's make: the words of its system prompt and its tools' names, else its first message."""
-    parts = prompt.message_parts
-    front = parts[: prompt.num_instructions] or ([] if prompt.tools else parts[:1])
+    """What tells a prompt's make: the words of its system prompt and its tools' names, else how it begins."""
+    if not any(_has_alike(prompt)):
+        return frozenset(_first_words(prompt))
+    front = prompt.message_parts[: prompt.num_instructions]
     words = [word for part in front for word in masked(part.text[:_LOOKED_AT_CHARACTERS]).split()]
     return frozenset(words) | {f"tool {part.name}" for part in prompt.tool_parts}
+
+
+def _first_words(prompt: SeenPrompt) -> list[str]:
+    text = prompt.message_parts[0].text if prompt.message_parts else ""
+    return masked(text[:_LOOKED_AT_CHARACTERS]).split()[:_FIRST_WORDS]
 
 
 def _has_alike(prompt: SeenPrompt) -> tuple[bool, bool]:
@@ -117,10 +129,10 @@ def _take(make: _Make, prompt: SeenPrompt) -> None:
     )
     front = _front_hash(prompt)
     if earlier is not None:
-        _note(make, "turn", earlier, [*front_changes(earlier, prompt), *history_changes(earlier, prompt)])
+        _note(make, "turn", earlier, prompt, [*front_changes(earlier, prompt), *history_changes(earlier, prompt)])
     elif make.prompts:
         before = make.prompts[-1]
-        _note(make, "conversation", before, [] if front in make.fronts else list(front_changes(before, prompt)))
+        _note(make, "conversation", before, prompt, [] if front in make.fronts else list(front_changes(before, prompt)))
     make.fronts.add(front)
     make.last_of_chat[chat] = prompt
     make.prompts.append(prompt)
@@ -130,16 +142,17 @@ def _front_hash(prompt: SeenPrompt) -> int:
     return hash((*prompt.message_parts[: prompt.num_instructions], *prompt.tool_parts))
 
 
-def _note(make: _Make, scope: Scope, earlier: SeenPrompt, changes: Sequence[Change]) -> None:
+def _note(make: _Make, scope: Scope, earlier: SeenPrompt, prompt: SeenPrompt, changes: Sequence[Change]) -> None:
     make.compared[scope] += 1
     shared_characters = earlier.num_characters if scope == "turn" else front_characters(earlier)
     tokens_each = earlier.tokens / max(1, earlier.num_characters)
-    first = shared_characters
+    lost_by: dict[_Key, int] = {}
     for key, change in {_key(scope, change): change for change in reversed(changes)}.items():
-        first = min(first, change.at)
-        lost = round((shared_characters - change.at) * tokens_each)
+        lost = lost_by[key] = round((shared_characters - change.at) * tokens_each)
         make.seen.setdefault(key, _Seen()).changes.append((change, round(change.at * tokens_each), lost))
-    make.lost_tokens += round((shared_characters - first) * tokens_each)
+    make.lost_each.append(lost_by)
+    if prompt.salt != earlier.salt:
+        make.lost_to_salts.append(round(shared_front_characters(earlier, prompt) * tokens_each))
 
 
 def _key(scope: Scope, change: Change) -> _Key:
@@ -148,29 +161,49 @@ def _key(scope: Scope, change: Change) -> _Key:
 
 
 def _group(make: _Make, least_lost_tokens: int) -> Group:
-    findings = [*_salts(make), *_findings(make, least_lost_tokens)]
+    found = dict(_findings(make, least_lost_tokens))
+    salts = list(_salts(make, least_lost_tokens))
+    # What stands before a change is lost to salts, what stands behind it to the first that was found.
+    lost_tokens = sum(finding.lost_tokens for finding in salts)
+    lost_tokens += sum(max((lost for key, lost in by.items() if key in found), default=0) for by in make.lost_each)
     first = make.prompts[0]
-    title = next((part.text for part in first.message_parts if part.text.strip()), "").strip()
-    tools = ", ".join(part.name for part in first.tool_parts[:_VALUES])
     return Group(
         id=_id(first),
         requests=len(make.prompts),
         prompt_tokens=sum(prompt.tokens for prompt in make.prompts),
-        lost_tokens=make.lost_tokens if findings else 0,
-        findings=tuple(sorted(findings, key=lambda finding: finding.tokens_before)),
-        title=_short(title.partition("\n")[0] or tools, _TITLE_CHARACTERS),
+        lost_tokens=lost_tokens,
+        findings=tuple(sorted([*salts, *found.values()], key=lambda finding: finding.tokens_before)),
+        title=_title(make),
     )
+
+
+def _title(make: _Make) -> str:
+    """The first line of what its prompts say; where they have no system prompt in common, of how all of them begin."""
+    first = make.prompts[0]
+    texts = [prompt.message_parts[0].text for prompt in make.prompts if prompt.message_parts]
+    if any(make.has) or not texts:
+        title = next((part.text for part in first.message_parts if part.text.strip()), "").strip()
+        tools = ", ".join(part.name for part in first.tool_parts[:_VALUES])
+        return _short(title.partition("\n")[0] or tools, _TITLE_CHARACTERS)
+    begin = texts[0]
+    for text in texts:
+        begin = begin[: num_shared(begin, text)]
+    title = begin.strip().partition("\n")[0] or "prompts without a system prompt"
+    return _short(title if begin in (texts[0], "") else f"{title}…", _TITLE_CHARACTERS)
 
 
 def _id(prompt: SeenPrompt) -> str:
     """The same for prompts of one make, in all tokenizers."""
     lines = [masked(part.text).partition("\n")[0] for part in prompt.message_parts[: prompt.num_instructions]]
     names = sorted(part.name for part in prompt.tool_parts)
+    if not any(_has_alike(prompt)):
+        lines = _first_words(prompt)
     return hashlib.sha256("\n".join([*lines, *names]).encode()).hexdigest()[:12]
 
 
-def _findings(make: _Make, least_lost_tokens: int) -> Iterator[Finding]:
-    for (scope, place, kind, _), seen in make.seen.items():
+def _findings(make: _Make, least_lost_tokens: int) -> Iterator[tuple[_Key, Finding]]:
+    for key, seen in make.seen.items():
+        scope, place, kind, _ = key
         compared, changed = make.compared[scope], len(seen.changes)
         lost = sum(tokens for _, _, tokens in seen.changes)
         is_steady = changed >= max(2, _LEAST_SHARE * compared)
@@ -180,37 +213,37 @@ def _findings(make: _Make, least_lost_tokens: int) -> Iterator[Finding]:
             continue
         change = seen.changes[-1][0]
         values = [change.one, *(each.other for each, _, _ in seen.changes[-_VALUES + 1 :])]
-        yield Finding(
-            place=place,
-            kind=kind,
-            scope=scope,
-            changed=changed,
-            of=compared,
-            tokens_before=round(statistics.median(before for _, before, _ in seen.changes)),
-            lost_tokens=lost,
-            context=change.context,
-            values=tuple(_short(value, _VALUE_CHARACTERS) for value in dict.fromkeys(values)),
+        yield (
+            key,
+            Finding(
+                place=place,
+                kind=kind,
+                scope=scope,
+                changed=changed,
+                of=compared,
+                tokens_before=round(statistics.median(before for _, before, _ in seen.changes)),
+                lost_tokens=lost,
+                context=change.context,
+                values=tuple(_short(value, _VALUE_CHARACTERS) for value in dict.fromkeys(values)),
+            ),
         )
 
 
-def _salts(make: _Make) -> Iterator[Finding]:
-    salts = [prompt.salt for prompt in make.prompts if prompt.salt]
-    distinct = set(salts)
-    if len(distinct) >= max(_FEW_SALTS, 0.8 * len(make.prompts)):
-        yield Finding(
-            place="cache_salt",
-            kind="salt",
-            scope="turn",
-            changed=len(distinct),
-            of=len(make.prompts),
-            tokens_before=0,
-            lost_tokens=sum(_tokens_of_front(prompt) for prompt in make.prompts[1:]),
-            values=tuple(_short(salt, _VALUE_CHARACTERS) for salt in _first(distinct)),
-        )
-
-
-def _tokens_of_front(prompt: SeenPrompt) -> int:
-    return round(front_characters(prompt) * prompt.tokens / max(1, prompt.num_characters))
+def _salts(make: _Make, least_lost_tokens: int) -> Iterator[Finding]:
+    distinct = {prompt.salt for prompt in make.prompts if prompt.salt}
+    changed, lost = len(make.lost_to_salts), sum(make.lost_to_salts)
+    if len(distinct) < max(_FEW_SALTS, 0.8 * len(make.prompts)) or lost < max(1, least_lost_tokens * changed):
+        return
+    yield Finding(
+        place="cache_salt",
+        kind="salt",
+        scope="turn",
+        changed=changed,
+        of=sum(make.compared.values()),
+        tokens_before=0,
+        lost_tokens=lost,
+        values=tuple(_short(salt, _VALUE_CHARACTERS) for salt in _first(distinct)),
+    )
 
 
 def _first(values: Iterable[str]) -> list[str]:

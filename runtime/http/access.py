@@ -19,6 +19,8 @@ from .schema import shown
 
 _BEARER = "bearer "
 _PREFLIGHT_S = "600"
+_READABLE = "X-Request-Id, X-Axil-Cache, X-Axil-Normalized, Retry-After"
+"""Our headers, which a browser shows to a page of another origin only where they are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,11 @@ def cross_origin(origins: frozenset[str]) -> Middleware:
 
     def headers_for(origin: str) -> dict[str, str]:
         allowed = "*" if "*" in origins else origin
-        return {"Access-Control-Allow-Origin": allowed, "Vary": "Origin"}
+        return {
+            "Access-Control-Allow-Origin": allowed,
+            "Access-Control-Expose-Headers": _READABLE,
+            "Vary": "Origin",
+        }
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

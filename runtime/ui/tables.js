@@ -60,7 +60,7 @@ function sessionRow(session) {
   return element("tr", {},
     element("td", { text: session.request_id.length > 14 ? `${session.request_id.slice(0, 13)}…` : session.request_id, title: session.request_id }),
     cell(tokens(session.num_requests), "number"),
-    cell(isRunning ? "" : tokens(session.cached_tokens), "number"),
+    cell(isRunning ? "" : tokens(session.tokens_in_cache), "number"),
     cell(isRunning ? "running" : duration(session.idle_s), "number"),
     cell(duration(session.expected_return_s), "number"),
     cell(session.survival == null ? "–" : `${percent(session.survival)} %`, "number"));

@@ -233,7 +233,7 @@ def test_each_session_is_told_its_own_chance_to_survive(server: Server) -> None:
     assert f"survival={chance['survival']:.3f}" in again.headers["X-Axil-Cache"]
     session = server.get("/belt").json["sessions"][0]
     assert (session["request_id"], session["num_requests"]) == ("talk-2", 2)
-    assert session["cached_tokens"] > 0
+    assert session["tokens_in_cache"] > 0
     nodes = server.get("/tree").json["nodes"]
     through = [server.get(f"/belt?page={page}").json["sessions"] for page in nodes["page"] if page >= 0]
     assert "talk-2" in {each["request_id"] for sessions in through for each in sessions}

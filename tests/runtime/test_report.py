@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from runtime.report import lines, remedy, report
@@ -62,8 +63,18 @@ def test_no_remedy_is_told_where_nothing_is_lost_or_known() -> None:
 
 def test_namespaces_are_listed_where_there_are_several() -> None:
     text = "\n".join(lines(report_of(gap_of(), default=gap_of(), ab12=Gap(requests=1, prompt_tokens=9, hit=0.5))))
-    assert "namespace ab12: 1 request, 9 prompt tokens, found cached 50.0 %" in text
+    assert (
+        "namespace ab12: 1 request, 9 prompt tokens, found cached 50.0 %; too few of its pages were sampled to tell"
+        in text
+    )
     assert "1 page in 4 was followed" in text
+
+
+def test_where_every_page_is_followed_a_namespace_without_one_filled_none() -> None:
+    report = msgspec.structs.replace(
+        report_of(gap_of(), default=gap_of(), ab12=Gap(requests=1, prompt_tokens=9, hit=0.5)), sampled_share=1
+    )
+    assert "found cached 50.0 %; its prompts filled no page to tell" in "\n".join(lines(report))
 
 
 def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_request_that_goes_on_with_an_answer_is_the_sessions_next_and_takes_it
     assert [served.chance(name).num_requests for name in "abc"] == [1, 2, 3]
     (state,) = served.sessions.states(None)
     assert (state.request_id, state.num_requests, state.prompt_tokens) == ("c", 3, len(second) + 1)
-    assert state.cached_tokens == (len(second) + 2) // 4 * 4
+    assert state.tokens_in_cache == (len(second) + 2) // 4 * 4
 
 
 def test_an_answer_that_the_template_writes_differently_still_goes_on_with_its_session() -> None:
@@ -78,7 +78,7 @@ def test_what_was_evicted_comes_back_as_the_same_session() -> None:
     served.now_s += 5
     served.fill(15)
     assert served.states()["a"].survival == 0
-    assert served.states()["a"].cached_tokens < len(LONG)
+    assert served.states()["a"].tokens_in_cache < len(LONG)
     served.now_s += 5
     served.ask("b", [*first, NEXT])
     assert served.chance("b").num_requests == 2
@@ -128,7 +128,7 @@ def test_as_a_session_stays_away_its_chance_falls_to_nothing_at_the_end_of_the_b
     assert chances[0] is not None
     assert chances[0] > 0.5
     assert chances[-1] == 0
-    assert served.states()["a5"].cached_tokens < len(chat)
+    assert served.states()["a5"].tokens_in_cache < len(chat)
 
 
 def test_the_sessions_through_a_node_are_those_whose_path_has_its_first_page() -> None:

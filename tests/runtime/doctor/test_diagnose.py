@@ -122,6 +122,53 @@ def test_a_salt_for_each_request_is_found() -> None:
     assert _found([prompt(i, salt=f"user {i % 2}") for i in range(6)]) == []
 
 
+def test_what_salts_cost_is_what_prompts_have_in_common_and_in_the_sum() -> None:
+    words = ("alpha", "beta", "gamma", "delta")
+    prompts = [prompt(i, salt=f"s{i}", question=f"{words[i]}?", turns=0, tools=()) for i in range(4)]
+    (group,) = diagnose(prompts).groups
+    (finding,) = group.findings
+    assert (finding.changed, finding.of) == (3, 3)
+    assert group.lost_tokens == finding.lost_tokens == pytest.approx(3 * len(SYSTEM) / 4, rel=0.1)
+    timed = [prompt(i, salt=f"s{i}", system=f"{SYSTEM}\nIt is 18:{i:02}:31.\n{SYSTEM}") for i in range(4)]
+    (group,) = diagnose(timed).groups
+    assert [finding.kind for finding in group.findings] == ["salt", "timestamp"]
+    assert group.lost_tokens == sum(finding.lost_tokens for finding in group.findings)
+
+
+def _raw(text: str, i: int = 0, *, salt: str = "") -> SeenPrompt:
+    return SeenPrompt(tools=(), messages=[{"role": "prompt", "content": text}], salt=salt, at_s=1000.0 + 10 * i)
+
+
+def test_what_salts_cost_raw_prompts_is_how_they_begin_and_nothing_is_no_finding() -> None:
+    words = ("alpha", "beta", "gamma", "delta")
+    (group,) = diagnose([_raw(f"{SYSTEM}\n{word}", i, salt=word) for i, word in enumerate(words)]).groups
+    (finding,) = group.findings
+    assert group.lost_tokens == finding.lost_tokens == pytest.approx(3 * len(SYSTEM) / 4, rel=0.1)
+    assert _found([_raw(f"{word} is a letter that Greeks know", salt=word) for word in words]) == []
+
+
+def test_raw_prompts_are_of_one_kind_where_they_begin_alike_and_are_titled_by_that() -> None:
+    prompts = [_raw("The capital of France is"), _raw("The capital of Spain is"), _raw("def gcd(a, b):\n    return")]
+    prompts += [_raw("Now add up what the till has seen today: 5")] * 2
+    groups = merged([diagnose(prompts)]).groups
+    assert {(group.title, group.requests) for group in groups} == {
+        ("The capital of…", 2),
+        ("def gcd(a, b):", 1),
+        ("Now add up what the till has seen today: 5", 2),
+    }
+
+
+def test_a_sum_has_only_what_is_told() -> None:
+    edited = ("the parser", "a lexer", "my linker", "one loader", "our printer", "his tool")
+    prompts = [prompt(i, turns=2) for i in range(6)]
+    for i, (each, word) in enumerate(zip(prompts, edited, strict=True)):
+        each.messages[2]["content"] = f"I mend {word}."  # type: ignore[index]
+        each.messages[3]["content"] = f"It is 18:{i:02}:31. " + "Go on. " * 30  # type: ignore[index]
+    (group,) = diagnose(prompts).groups
+    (finding,) = group.findings
+    assert group.lost_tokens == finding.lost_tokens
+
+
 def test_what_is_new_in_each_chat_only_is_told_as_such() -> None:
     names = ("Alice", "Bob", "Carol", "Dave")
     prompts = [

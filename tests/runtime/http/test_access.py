@@ -10,6 +10,8 @@ import anthropic
 import pytest
 
 from runtime.config import HttpConfig
+from runtime.http import normaliser
+from runtime.http.explained import CACHE_HEADER, EXPLAIN_HEADER
 from tests.fakes import Server, running_server
 
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type, x-mine"}
@@ -112,9 +114,13 @@ async def test_pages_of_allowed_origins_may_read_answers_and_streams(tmp_path: P
             assert response.headers["Access-Control-Allow-Headers"] == "content-type, x-mine"
             assert "POST" in response.headers["Access-Control-Allow-Methods"]
         for body, status in (({"text": "x"}, 200), ({"text": "x", "stream": True}, 200), ({}, 400)):
-            async with http.post("/generate", json=body, headers=origin | {"x-api-key": "k"}) as response:
+            wish = origin | {"x-api-key": "k", EXPLAIN_HEADER: "1"}
+            async with http.post("/generate", json=body, headers=wish) as response:
                 assert response.status == status
                 assert response.headers["Access-Control-Allow-Origin"] == "https://b.example"
+                shown = set(response.headers["Access-Control-Expose-Headers"].split(", "))
+                assert shown == {"X-Request-Id", "Retry-After", CACHE_HEADER, normaliser.HEADER}
+                assert "X-Request-Id" in response.headers
         async with http.post("/generate", json={"text": "x"}, headers=origin) as response:
             assert response.status == 401  # which the page may read too, to say so
             assert response.headers["Access-Control-Allow-Origin"] == "https://b.example"
