@@ -28,6 +28,10 @@ if _TYPE_CHECKING:
     from runtime.completion import Chunk as Chunk
     from runtime.completion import Completion as Completion
     from runtime.engine import Engine as Engine
+    from runtime.forced_forms import choice as choice
+    from runtime.forced_forms import ebnf as ebnf
+    from runtime.forced_forms import json_schema as json_schema
+    from runtime.forced_forms import regex as regex
     from wire.errors import AxilError as AxilError
     from wire.sampling import SamplingParams as SamplingParams
 
@@ -51,9 +55,13 @@ _HOMES = {
     "assistant_begin": "axil.lang.expressions",
     "assistant_end": "axil.lang.expressions",
     "blocking": "axil.lang.home",
+    "choice": "runtime.forced_forms",
+    "ebnf": "runtime.forced_forms",
     "function": "axil.lang.program",
     "gen": "axil.lang.expressions",
     "image": "axil.lang.expressions",
+    "json_schema": "runtime.forced_forms",
+    "regex": "runtime.forced_forms",
     "select": "axil.lang.expressions",
     "system": "axil.lang.expressions",
     "system_begin": "axil.lang.expressions",
@@ -80,9 +88,13 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "blocking",
+    "choice",
+    "ebnf",
     "function",
     "gen",
     "image",
+    "json_schema",
+    "regex",
     "select",
     "system",
     "system_begin",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from .settings import near
+from wire.names import near
 
 _USAGE = 2
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from wire.flags import checked_value, flag_names
+from wire.names import near
 
 from .config import FLAG_GROUPS
-from .settings import near
 
 _MODEL = "model"
 

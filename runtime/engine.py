@@ -49,6 +49,9 @@ class Engine:
     and `cache_ttl_s` ask that the pages be kept longer than others. With `n` each
     prompt gets a list of that many answers, the first of which has the given seed. Every method raises `AxilError` when
     a prompt or a parameter is wrong (`field` names it, a note says which prompt) or a process has died.
+
+    `SamplingParams(grammar=…)` forces an answer's form: one of `axil.json_schema`, `axil.regex`, `axil.choice` and
+    `axil.ebnf`.
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Setting) -> None:

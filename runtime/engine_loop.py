@@ -104,9 +104,9 @@ class EngineLoop:
                     log.exception("the engine's event loop failed")
                 else:
                     self.parts.set_exception(error)
-        # A call that came between the end of the loop's work and now would wait for ever.
-        with self._lock:
-            self._is_closed = True
+            # From here on a call would wait for ever; and nobody may wake the loop once the runner has closed it.
+            with self._lock:
+                self._is_closed = True
 
     async def _serve(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

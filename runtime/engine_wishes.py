@@ -14,7 +14,8 @@ from typing import Any, TypedDict, cast
 import msgspec
 
 from wire.errors import AxilError, Refused
-from wire.sampling import MAX_SAMPLES, SamplingParams
+from wire.names import near
+from wire.sampling import MAX_SAMPLES, Grammar, SamplingParams
 
 from .generation import MAX_CACHE_PRIORITY, MAX_CACHE_TTL_S, MAX_PRIORITY
 
@@ -117,6 +118,11 @@ def typed(sampling: SamplingParams) -> SamplingParams:
     """
     if not isinstance(sampling, SamplingParams):
         raise Refused(f"sampling must be SamplingParams, got {type(sampling).__name__}.", field="sampling")
+    if not isinstance(sampling.grammar, Grammar | None):
+        raise Refused(
+            f"grammar must come from axil.json_schema, regex, choice or ebnf, got {type(sampling.grammar).__name__}.",
+            field="grammar",
+        )
     given = msgspec.structs.asdict(sampling)
     for name in ("stop", "stop_regex"):
         if isinstance(given[name], str):
@@ -176,7 +182,12 @@ def _wishes(
 def _check_options(options: Options) -> None:
     """As the HTTP fields of these names are checked; a name that there is not is a TypeError, as in any call."""
     for name in options.keys() - Options.__annotations__.keys():
-        raise TypeError(f"there is no option {name!r}; there are {', '.join(Options.__annotations__)}")
+        known = ", ".join(Options.__annotations__)
+        is_sampling = name in SamplingParams.__struct_fields__
+        meant = (
+            f": it belongs into axil.SamplingParams({name}=…)" if is_sampling else near(name, Options.__annotations__)
+        )
+        raise TypeError(f"there is no option {name!r}{meant or f'; there are {known}'}")
     _check_text(options.get("salt", ""), "salt")
     for name, kinds, low, high in (
         ("priority", (int,), -MAX_PRIORITY, MAX_PRIORITY),

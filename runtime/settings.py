@@ -5,11 +5,11 @@ Knows no command line; `wire/flags.py` says what the flags are.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from wire.flags import checked_value, flag_names
+from wire.names import near
 
 from .config import ENGINE_FLAG_GROUPS, FLAG_GROUPS, HttpConfig, ServerConfig
 
@@ -35,10 +35,3 @@ def engine_config(model: str | None, settings: Mapping[str, object]) -> ServerCo
         groups[group][name] = checked_value(cls, name, value)
     sections: dict[str, Any] = {group: cls(**groups[group]) for group, _, cls in FLAG_GROUPS}
     return ServerConfig(model=model, **sections)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """The names that may have been meant, as the end of a sentence."""
-    names = list(known)
-    matches = difflib.get_close_matches(name, names, n=3) or sorted(other for other in names if name in other)[:3]
-    return f"; did you mean {' or '.join(matches)}?" if matches else ""

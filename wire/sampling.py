@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 from msgspec.structs import replace
 
 from wire.errors import Refused
+from wire.names import near
 
 GREEDY_BELOW = 1e-6
 MAX_TOP_LOGPROBS = 20
@@ -58,6 +60,12 @@ _TOKEN_IDS = Range(0, LARGEST_TOKEN_ID)
 _SPELLED = {"num_top_logprobs": "logprobs", "prompt_logprobs_from": "logprob_start_len"}
 """What a message calls a parameter, where clients know it by another name."""
 
+_ELSEWHERE = {
+    "n": "n belongs to engine.generate(…, n=4)",
+    **{form: f"write grammar=axil.{form}(…)" for form in ("json_schema", "regex", "choice", "ebnf")},
+}
+"""What isn't among the sampling parameters, and where it is given instead."""
+
 
 class Grammar(Struct, frozen=True, kw_only=True):
     """What an answer's text must be: `source` in llguidance's own form (its JSON or its Lark).
@@ -71,7 +79,23 @@ class Grammar(Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
 
 
-class SamplingParams(Struct, frozen=True, kw_only=True):
+class _Named(StructMeta):
+    """Says, of a parameter that there isn't, which may have been meant."""
+
+    def __call__(cls, *args: Any, **params: Any) -> Any:  # noqa: ANN401 - the class's own parameters and instance
+        try:
+            return super().__call__(*args, **params)
+        except TypeError:
+            known = cls.__struct_fields__
+            unknown = next((name for name in params if name not in known), None)
+            if unknown is None:
+                raise
+            where = _ELSEWHERE.get(unknown)
+            meant = near(unknown, known) if where is None else f": {where}"
+        raise TypeError(f"{cls.__name__} has no parameter {unknown!r}{meant}")
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True, metaclass=_Named):
     """Sampling parameters of one request; `checked` says whether they make sense.
 
     `top_k` None means all tokens. `seed` None means a random one, resolved before a request leaves the tokenizer

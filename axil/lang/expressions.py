@@ -8,6 +8,8 @@ from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar, Unpack, 
 
 import msgspec
 
+from wire.names import near
+
 from .backend import Role, Wish
 from .errors import Unsupported, WrongUse
 
@@ -20,6 +22,9 @@ DEFAULT_METHOD: Method = "token-length-normalized"
 
 DEFAULT_MAX_TOKENS = 128
 """Tokens of an answer whose call doesn't say how many."""
+
+_OF_ONE_CALL = ("name", "max_tokens", "n", "dtype", "choices", "choices_method")
+"""What `gen` takes besides `Options`."""
 
 
 class Expression:
@@ -155,6 +160,9 @@ def gen(
     `dtype` (str, int, float, bool) turns the answer into that type. With `n` above 1 the variable is a list of `n`
     answers, and the text goes on with the first. `choices` makes it a `select`.
     """
+    for option in options.keys() - Options.__annotations__.keys():
+        known = (*_OF_ONE_CALL, *Options.__annotations__)
+        raise TypeError(f"gen has no option {option!r}{near(option, known)}")
     if choices is not None:
         if max_tokens is not None or n != 1 or dtype is not None or options:
             raise WrongUse("with choices, gen takes choices_method only; nothing is sampled.", field="choices")
@@ -167,7 +175,15 @@ def gen(
 
 
 def checked_defaults(**options: Unpack[Options]) -> dict[str, Any]:
-    """Turn options into the fields of a `Wish` that they set."""
+    """Turn options into the fields of a `Wish` that they set.
+
+    Raises:
+        TypeError: there is no such option for a whole program.
+    """
+    for name in options.keys() - Options.__annotations__.keys():
+        of_gen = ": it belongs into each gen(…)" if name in _OF_ONE_CALL else None
+        meant = of_gen or near(name, ("backend", "stream", *Options.__annotations__))
+        raise TypeError(f"using has no option {name!r}{meant}")
     wish = _wish(0, 1, **options)
     empty = Wish(max_tokens=0)
     return {name: value for name in wish.__struct_fields__ if (value := getattr(wish, name)) != getattr(empty, name)}

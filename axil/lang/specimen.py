@@ -7,7 +7,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from runtime.text.grammar import regex_grammar
+from runtime.forced_forms import regex
 
 MAX_DEPTH = 16
 """A schema that is nested deeper holds itself."""
@@ -38,7 +38,7 @@ def of_regex(pattern: str) -> str | None:
     Raises:
         Refused: the pattern repeats something too often.
     """
-    matcher = LLMatcher(LLTokenizer("byte"), regex_grammar(pattern, field="regex").source, log_level=0)
+    matcher = LLMatcher(LLTokenizer("byte"), regex(pattern).source, log_level=0)
     found = bytearray()
     while not matcher.is_accepting():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")

@@ -33,6 +33,19 @@ def test_the_sampling_parameters_are_those_of_the_messages() -> None:
     assert axil.SamplingParams is SamplingParams
 
 
+def test_an_answers_form_is_forced_by_the_names_that_requests_have() -> None:
+    forms = [
+        axil.json_schema({"type": "object"}),
+        axil.regex("[0-9]+"),
+        axil.choice(["a", "b"]),
+        axil.ebnf('start: "a"'),
+    ]
+    assert [form.field for form in forms] == ["json_schema", "regex", "choice", "ebnf"]
+    assert axil.json_schema('{"type":"object"}') == axil.json_schema({"type": "object"})
+    with pytest.raises(axil.AxilError, match="json_schema is no JSON"):
+        axil.json_schema("{")
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Enigne"):
         _ = axil.Enigne

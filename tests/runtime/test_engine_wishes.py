@@ -111,7 +111,20 @@ def test_a_wish_for_priority_out_of_range_is_refused_with_name_limit_and_value(
     assert limit in refused.value.message and repr(value) in refused.value.message
 
 
-def test_an_option_that_there_is_not_is_an_error_of_the_call() -> None:
-    options: Any = {"prioriti": 1}
-    with pytest.raises(TypeError, match="no option 'prioriti'; there are salt, priority"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prioritty": 1}, r"'prioritty'; did you mean priority"),
+        ({"temperature": 0}, r"axil\.SamplingParams\(temperature=…\)"),
+        ({"zzz": 0}, "there are salt, priority"),
+    ],
+)
+def test_an_option_that_there_is_not_is_told_which_was_meant(options: Any, words: str) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=words):
         one_wish("x", None, n=None, options=options)
+
+
+def test_a_grammar_that_is_none_is_told_where_one_comes_from() -> None:
+    wrong: Any = {"type": "object"}
+    with pytest.raises(Refused, match=r"axil\.json_schema"):
+        typed(SamplingParams(grammar=wrong))

@@ -106,3 +106,18 @@ def test_answers_to_one_prompt_have_seeds_of_their_own_and_the_first_has_the_giv
     assert len({checked(params).seed for params in samples}) == MAX_SAMPLES
     assert not {params.seed for params in samples[1:]} & set(range(seed - 200, seed + 200))
     assert with_seed_of_sample(SamplingParams(), 3).seed is None
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"max_tokens": 3}, r"SamplingParams has no parameter 'max_tokens'; did you mean max_new_tokens"),
+        ({"temprature": 0}, r"'temprature'; did you mean temperature\?"),
+        ({"n": 4}, r"n belongs to engine\.generate\(…, n=4\)"),
+        ({"json_schema": {}}, r"write grammar=axil\.json_schema\(…\)"),
+        ({"regex": "a"}, r"write grammar=axil\.regex\(…\)"),
+    ],
+)
+def test_a_parameter_that_there_is_not_is_told_which_was_meant(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        SamplingParams(**params)

@@ -10,7 +10,7 @@ from axil.lang.home import Home
 from axil.lang.turns import Turns
 from runtime.completion import Completion
 from runtime.engine import Engine
-from runtime.text.grammar import json_grammar, regex_grammar
+from runtime.forced_forms import json_schema, regex
 from wire.sampling import Grammar, SamplingParams
 
 DEFAULT_OPEN = 256
@@ -103,9 +103,9 @@ def _sampling(wish: Wish) -> SamplingParams:
 
 def _grammar(wish: Wish) -> Grammar | None:
     if wish.regex is not None:
-        return regex_grammar(wish.regex, field="regex")
+        return regex(wish.regex)
     if wish.json_schema is not None:
-        return json_grammar(wish.json_schema, field="json_schema")
+        return json_schema(wish.json_schema)
     return None
 
 

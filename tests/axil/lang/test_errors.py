@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import pytest
 
@@ -141,3 +142,16 @@ def test_without_a_backend_the_error_says_how_to_choose_one(backend: Scripted) -
         assert two_calls.run("a").value == "okok"
     with pytest.raises(WrongUse, match="use_backend"):
         two_calls.run("a")
+
+
+def test_an_option_that_there_is_not_is_told_which_was_meant(backend: Scripted) -> None:
+    wrong: Any = {"max_token": 4}
+    with pytest.raises(TypeError, match=r"gen has no option 'max_token'; did you mean max_tokens"):
+        gen("x", **wrong)
+    for options, words in (
+        ({"temprature": 0}, r"using has no option 'temprature'; did you mean temperature\?"),
+        ({"max_tokens": 3}, r"'max_tokens': it belongs into each gen\(…\)"),
+    ):
+        program: Any = function(lambda s: None)
+        with pytest.raises(TypeError, match=words):
+            program.using(backend=backend, **options)
