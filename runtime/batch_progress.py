@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -9,7 +10,10 @@ from .completion import Completion
 
 
 class BatchProgress:
-    """A bar of finished prompts with the share of cached prompt tokens; shows nothing unless `is_shown`."""
+    """A bar of finished prompts with the share of cached prompt tokens; shows nothing unless `is_shown`.
+
+    Nor where nobody would see it: where stderr is no terminal, or there is nothing to do.
+    """
 
     def __init__(self, num_prompts: int, *, is_shown: bool) -> None:
         self._num_prompts = num_prompts
@@ -21,7 +25,7 @@ class BatchProgress:
         self._completion_tokens = 0
 
     def __enter__(self) -> BatchProgress:
-        if self._is_shown:
+        if self._is_shown and self._num_prompts and sys.stderr is not None and sys.stderr.isatty():
             from tqdm import tqdm  # only where there is somebody to see it
 
             self._bar = tqdm(total=self._num_prompts, desc="generate", unit="prompt")

@@ -113,8 +113,8 @@ class Engine:
         """Continue a prompt (text or token ids), or each of a list of them; a list gives a list in the same order.
 
         Without `sampling` an answer has at most 128 tokens; a `max_new_tokens` of None means as many as fit. Prompts
-        are submitted so that those with a common beginning follow each other. A list shows a progress bar, unless
-        `progress` is off.
+        are submitted so that those with a common beginning follow each other. A list shows a progress bar
+        where stderr is a terminal, unless `progress` is off.
         """
         wishes = wishes_of(prompts, sampling, n=n, options=options)
         return _shaped(self._running.complete(wishes, progress=progress and is_batch(prompts)), is_batch(prompts), n)

@@ -26,6 +26,10 @@ class Batch(Sequence[Result[R]], Generic[R]):
         self._results = results
         self._clock = Report()
 
+    def __repr__(self) -> str:
+        num_failed = sum(result.has_failed for result in self._results)
+        return f"<Batch of {len(self._results):,} results, {num_failed:,} failed>"
+
     def __len__(self) -> int:
         return len(self._results)
 
@@ -54,11 +58,16 @@ class Batch(Sequence[Result[R]], Generic[R]):
 
 
 def run_all(
-    home: Home, work: Sequence[Callable[[], Coroutine[Any, Any, None]]], concurrency: int, *, is_shown: bool
+    home: Home,
+    work: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+    concurrency: int,
+    has_failed: Callable[[int], bool],
+    *,
+    is_shown: bool,
 ) -> Iterator[int]:
-    """Run coroutines on the loop, `concurrency` at a time, and give each one's number as it ends; they don't fail.
+    """Run coroutines on the loop, `concurrency` at a time, and give each one's number as it ends; they raise nothing.
 
-    Leaving the iteration cancels the rest.
+    A bar, if shown, counts those that `has_failed`. Leaving the iteration cancels the rest.
     """
     ended: queue.SimpleQueue[list[int] | BaseException] = queue.SimpleQueue()
     together: list[int] = []
@@ -92,13 +101,16 @@ def run_all(
     running.add_done_callback(tell_failure)
     try:
         with tqdm(total=len(work), desc="programs", disable=not is_shown) as bar:
-            num_left = len(work)
+            num_left, num_failed = len(work), 0
             while num_left:
                 numbers = ended.get()
                 if isinstance(numbers, BaseException):
                     raise numbers
                 num_left -= len(numbers)
                 for i in numbers:
+                    if is_shown and has_failed(i):
+                        num_failed += 1
+                        bar.set_postfix_str(f"{num_failed:,} failed", refresh=False)
                     bar.update()
                     yield i
     finally:

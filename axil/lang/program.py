@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from runtime.engine import Engine
+from wire.names import near
 
 from .backend import Backend
 from .batch import Batch, run_all
@@ -154,6 +155,10 @@ class Runnable(Generic[P, R]):
         """Describe the calls that the program makes, on what each depends, and which text they share."""
         return str(self.trace(**arguments))
 
+    def __repr__(self) -> str:
+        _, *names = inspect.signature(self._function).parameters
+        return f"<{type(self).__name__} {self._name}({', '.join(names)})>"
+
     @property
     def _name(self) -> str:
         return getattr(self._function, "__name__", "program")
@@ -178,19 +183,41 @@ class Runnable(Generic[P, R]):
             raise WrongUse(f"concurrency must be at least 1, got {concurrency}.", field="concurrency")
         signature = inspect.signature(self._function)
         for i, item in enumerate(items):
-            try:
-                signature.bind(None, **item)
-            except TypeError as error:
-                raise WrongUse(f"items[{i}] doesn't suit {self._name}: {error}.", field="items") from None
+            _check_item(item, f"items[{i}]", self._name, signature)
         work = [functools.partial(self._on_loop, batch[i], (), dict(item)) for i, item in enumerate(items)]
         home = (self._settings.backend or current_backend()).home
-        for i in run_all(home, work, concurrency, is_shown=is_shown):
+        for i in run_all(home, work, concurrency, lambda i: batch[i].has_failed, is_shown=is_shown):
             yield i, batch[i]
         batch.end()
 
     def _on_loop(self, result: Result[R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, None]:
         """Run on the backend's loop up to the end of all calls; errors stay in the result."""
         return whole(result, functools.partial(self._function, result.state, *args, **kwargs))
+
+
+def _check_item(item: object, where: str, name: str, signature: inspect.Signature) -> None:
+    """Check that an item of a batch holds the arguments of the function `name`.
+
+    Raises:
+        WrongUse: it's no mapping, or an argument is unknown or missing.
+    """
+    _, *parameters = signature.parameters.values()
+    names = [parameter.name for parameter in parameters]
+    if not isinstance(item, Mapping):
+        form = ", ".join(f'"{each}": …' for each in names)
+        raise WrongUse(
+            f"items must be dicts of arguments, {{{form}}} for {name}; {where} is a {type(item).__name__}.",
+            field="items",
+        )
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    for given in item:
+        if given not in names and not takes_any:
+            meant = near(str(given), names) or f"; it has {', '.join(names) or 'none'}"
+            raise WrongUse(f"{where} doesn't suit {name}, which has no argument {given!r}{meant}", field="items")
+    try:
+        signature.bind(None, **item)
+    except TypeError as error:
+        raise WrongUse(f"{where} doesn't suit {name}: {error}.", field="items") from None
 
 
 class Program(Runnable[P, R]):

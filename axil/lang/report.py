@@ -74,7 +74,7 @@ class Report:
         failed = f" ({self.failed_calls} failed)" if self.failed_calls else ""
         untold = f", of {self.untold_tokens:,} the backend doesn't tell" if self.untold_tokens else ""
         return (
-            f"{self.calls:,} calls{failed} in {self.seconds:.1f} s\n"
+            f"{self.calls:,} call{'s' * (self.calls != 1)}{failed} in {self.seconds:.1f} s\n"
             f"prompt tokens: {self.prompt_tokens:,}, from the cache {self.cached_tokens:,}"
             f" ({self.saved_share:.1%}){untold}, computed {self.computed_tokens:,}\n"
             f"generated tokens: {self.generated_tokens:,}"

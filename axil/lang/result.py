@@ -26,6 +26,19 @@ class Result(Generic[R]):
         self._around = around
         self._returned = returned
 
+    def __repr__(self) -> str:
+        if self._returned.is_done and (failure := self._returned.exception()) is not None:
+            what = f"failed with {type(failure).__name__}: {failure}"
+        else:
+            what = f"value {self._returned.result()!r}" if self._returned.is_done else "under way"
+            what += f", {len(self._around.failures)} failed calls" * bool(self._around.failures)
+        return f"<Result: {what}; variables {', '.join(self.state.variables()) or 'none'}>"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the function or a call has failed up to now. Doesn't wait."""
+        return bool(self._around.failures) or (self._returned.is_done and self._returned.exception() is not None)
+
     @property
     def value(self) -> R:
         """What the function returned; an error that it raised is raised."""

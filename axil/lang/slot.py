@@ -45,7 +45,8 @@ def place_of_caller() -> Place | None:
 class Meta:
     """What is known of a finished call.
 
-    `cached_tokens` is None where the backend doesn't tell. `logprobs` has one tuple for each of the call's samples.
+    `cached_tokens` is None where the backend doesn't tell. `logprobs` has one tuple for each of the call's samples,
+    and is empty where none were asked for.
     `scores` are those of a choice's candidates, higher is better. `seconds` includes waiting for a turn.
     """
 

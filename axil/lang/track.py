@@ -288,7 +288,7 @@ class Track:
             answer.usage,
             finish_reason=answer.finish_reasons[0],
             seconds=time.monotonic() - began_s,
-            logprobs=answer.logprobs,
+            logprobs=answer.logprobs if wish.num_top_logprobs is not None else (),
         )
         value, text = _value(expression, answer)
         return value, text, meta

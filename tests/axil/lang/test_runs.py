@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from axil.lang.backend import Prompt
+from axil.lang.backend import Answer, Prompt, TokenLogprob, Usage, Wish
 from axil.lang.context import use_backend
 from axil.lang.errors import ProgramError, WrongUse
 from axil.lang.expressions import gen
@@ -237,3 +237,61 @@ def test_a_programs_own_options_fill_what_calls_leave_open(backend: Scripted) ->
 
     mixed.using(backend=backend, temperature=0.0, stop="\n").run()
     assert [(wish.temperature, wish.stop) for _, wish in backend.asked] == [(0.0, ("\n",)), (0.7, ("\n",))]
+
+
+def test_a_batch_of_no_dicts_is_told_what_its_items_are(backend: Scripted) -> None:
+    program, wrong = ask.using(backend=backend), {"items": ["a"]}
+    with pytest.raises(
+        WrongUse, match=r'^items must be dicts of arguments, {"question": …} for ask; items\[0\] is a str'
+    ):
+        program.run_batch(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(WrongUse, match=r"items\[1\].* no argument 'qestion'; did you mean question\?"):
+        program.run_batch([{"question": "a"}, {"qestion": "a"}])
+    with pytest.raises(WrongUse, match="missing a required argument: 'question'"):
+        program.run_batch([{}])
+
+
+def test_a_batchs_bar_counts_what_failed(backend: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    @function
+    def even(s: State, i: int) -> None:
+        if i % 2:
+            raise ValueError
+
+    batch = even.using(backend=backend).run_batch([{"i": i} for i in range(5)], progress=True)
+    assert "2 failed" in capsys.readouterr().err.split("\r")[-1]
+    assert repr(batch) == "<Batch of 5 results, 2 failed>"
+
+
+def test_results_and_programs_show_what_they_are(backend: Scripted) -> None:
+    program = ask.using(backend=backend)
+    assert repr(program) == "<Program ask(question)>"
+    assert repr(ask_async) == "<AsyncProgram ask_async(question)>"
+    result = program.run("a")
+    assert repr(result) == "<Result: value 'ok'; variables answer>"
+    assert str(result.report).startswith("1 call in ")
+
+    @function
+    def failing(s: State) -> None:
+        raise ValueError("no")
+
+    assert (
+        repr(failing.using(backend=backend).run_batch([{}])[0])
+        == "<Result: failed with ValueError: no; variables none>"
+    )
+
+
+def test_logprobs_are_told_to_those_who_asked_only(backend: Scripted) -> None:
+    told = (TokenLogprob("ok", -1.0),)
+
+    async def generate(prompt: Prompt, wish: Wish, put: object) -> Answer:
+        return Answer(texts=("ok",), finish_reasons=("stop",), usage=Usage(), logprobs=(told,))
+
+    backend.generate = generate  # type: ignore[method-assign]
+
+    @function
+    def both(s: State) -> None:
+        s += gen("plain") + gen("told", logprobs=0)
+
+    result = both.using(backend=backend).run()
+    assert result.meta("plain").logprobs == ()
+    assert result.meta("told").logprobs == (told,)
