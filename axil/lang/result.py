@@ -31,7 +31,7 @@ class Result(Generic[R]):
             what = f"failed with {type(failure).__name__}: {failure}"
         else:
             what = f"value {self._returned.result()!r}" if self._returned.is_done else "under way"
-            what += f", {len(self._around.failures)} failed calls" * bool(self._around.failures)
+            what += f", failed calls: {len(self._around.failures)}" * bool(self._around.failures)
         return f"<Result: {what}; variables {', '.join(self.state.variables()) or 'none'}>"
 
     @property
