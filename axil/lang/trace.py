@@ -158,7 +158,7 @@ def _why(error: Exception, calls: Sequence[Call]) -> str:
     for mark in MARK.finditer(told):
         if number := mark["call"]:
             name = calls[int(number) - 1].expression.name
-            whose = f"{name!r}" if name is not None else f"the answer of call {number}"
+            whose = f"{name!r}" if name is not None else f"call {number}"
             return (
                 f"the program parses {shown(whose)}, whose answer is a stand-in; a json_schema, a simple regex or a"
                 f" dtype gives it a form ({type(error).__name__}: {what})"
