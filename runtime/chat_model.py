@@ -1,4 +1,4 @@
-"""Who `axil chat` talks to: a running server, or an engine in this process. Knows no terminal."""
+"""Who `axil chat` and `axil generate` talk to: a running server, or an engine here. Knows no terminal."""
 
 from __future__ import annotations
 
@@ -110,6 +110,17 @@ class ServerModel:
             async for event in events:
                 for item in _items(event):
                     yield item
+
+    async def continuation(self, prompt: str) -> AsyncGenerator[str, None]:
+        """What follows `prompt`, in pieces; raises ServerFailed."""
+        body = {"model": self.name, "prompt": prompt, "stream": True, **_fields(self._sampling)}
+        async with aclosing(post_events(self._session, f"{self._base_url}/v1/completions", body)) as events:
+            async for event in events:
+                match event:
+                    case {"error": error}:
+                        raise ServerFailed(message_of(error))
+                    case {"choices": [{"text": str(text)}, *_]}:
+                        yield text
 
 
 _API_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}

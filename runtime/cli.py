@@ -39,7 +39,7 @@ _REPLAY = (
     "Send the requests of a recording (axil serve --record FILE, or a trace of Mooncake's form) to a server, and show "
     "hit rate and times beside the recorded ones. Prompts are made up; what shared tokens then shares them again."
 )
-_GENERATE = "Load a model, continue a prompt, and show the continuation as it comes."
+_GENERATE = "Continue a prompt, with a running server (--url) or a model that is loaded here, and show it as it comes."
 
 
 def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mapping[str, str] = MODULES) -> int:
@@ -127,10 +127,14 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
 
 def _add_chat(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--url", help="address of a running server; without one, MODEL is loaded here")
-    parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
+    _add_server_or_none(parser)
     parser.add_argument("--system", metavar="TEXT", help="system prompt of the chat")
     _add_engine_flags(parser)
+
+
+def _add_server_or_none(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", help="address of a running server; without one, MODEL is loaded here")
+    parser.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +178,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         metavar="[MODEL] PROMPT",
         help="what to load (as for serve) and what to continue; without PROMPT, standard input is continued",
     )
+    _add_server_or_none(parser)
     _add_engine_flags(parser)
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,25 @@ def generate(args: argparse.Namespace) -> int:
     Raises:
         ValueError: the arguments do not suit.
         AxilError: the prompt was refused, or a process died.
+        ServerFailed: the server can't be reached.
         StartFailed: a process could not start.
     """
     sampling = _sampling(args)
     if sampling.max_new_tokens is None:
         sampling = msgspec.structs.replace(sampling, max_new_tokens=DEFAULT_NEW_TOKENS)
     model, prompt = _model_and_prompt(args.words)
-    with Engine(model, **_settings(args)) as engine, asyncio.Runner() as runner:
-        runner.run(_show(engine, prompt, sampling))
+    with asyncio.Runner() as runner:
+        if args.url is None:
+            _check_no_key(args)
+            with Engine(model, **_settings(args)) as engine:
+                runner.run(_show(_texts(engine, prompt, sampling)))
+            return 0
+        _check_nothing_of_an_engine(args, model)
+        server = runner.run(ServerModel.connect(args.url, api_key=args.api_key, sampling=sampling))
+        try:
+            runner.run(_show(server.continuation(prompt)))
+        finally:
+            runner.run(server.close())
     return 0
 
 
@@ -52,11 +64,10 @@ def chat(args: argparse.Namespace) -> int:
     sampling = _sampling(args)
     with asyncio.Runner() as runner:
         if args.url is None:
-            if args.api_key is not None:
-                raise ValueError("--api-key is for a server: give its --url too")
+            _check_no_key(args)
             with Engine(args.model, **_settings(args)) as engine:
                 return converse(EngineModel(engine, sampling), runner, system=args.system)
-        _check_nothing_of_an_engine(args)
+        _check_nothing_of_an_engine(args, args.model)
         server = runner.run(ServerModel.connect(args.url, api_key=args.api_key, sampling=sampling))
         try:
             return converse(server, runner, system=args.system)
@@ -64,15 +75,28 @@ def chat(args: argparse.Namespace) -> int:
             runner.run(server.close())
 
 
-async def _show(engine: Engine, prompt: str, sampling: SamplingParams) -> None:
+async def _texts(engine: Engine, prompt: str, sampling: SamplingParams) -> AsyncGenerator[str, None]:
     async with aclosing(engine.stream(prompt, sampling)) as chunks:
         async for chunk in chunks:
-            print(printable(chunk.text) if sys.stdout.isatty() else chunk.text, end="", flush=True)
+            yield chunk.text
+
+
+async def _show(texts: AsyncGenerator[str, None]) -> None:
+    async with aclosing(texts):
+        async for text in texts:
+            print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
     print()
 
 
 def _model_and_prompt(words: list[str]) -> tuple[str | None, str]:
     """`[MODEL] [PROMPT]`: one word that names a model is that, and the prompt comes from standard input."""
+    model, prompt = _words_read(words)
+    if not prompt:
+        raise ValueError("the prompt is empty; give one in quotes, or send it to standard input")
+    return model, prompt
+
+
+def _words_read(words: list[str]) -> tuple[str | None, str]:
     match words:
         case [model, prompt]:
             return model, prompt
@@ -100,11 +124,16 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     return {**settings, "chat_template": args.chat_template}
 
 
-def _check_nothing_of_an_engine(args: argparse.Namespace) -> None:
+def _check_no_key(args: argparse.Namespace) -> None:
+    if args.api_key is not None:
+        raise ValueError("--api-key is for a server: give its --url too")
+
+
+def _check_nothing_of_an_engine(args: argparse.Namespace, model: str | None) -> None:
     defaults = {field.name: field.default for _, _, cls in ENGINE_FLAG_GROUPS for field in dataclasses.fields(cls)}
     given = [name for name, value in _settings(args).items() if value != defaults.get(name)]
-    if args.model is not None:
-        raise ValueError(f"--url talks to a server, which has its own model; leave {args.model} out, or --url")
+    if model is not None:
+        raise ValueError(f"--url talks to a server, which has its own model; leave {model} out, or --url")
     if given:
         raise ValueError(
             f"--url talks to a server, for which --{given[0].replace('_', '-')} can't be set; leave it out"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
+from collections.abc import Iterable
 
 import msgspec
 from aiohttp import web
@@ -36,9 +38,25 @@ async def index(request: web.Request) -> web.Response:
     text = (
         f"axil serves {front.model_name}.\n"
         "POST /v1/chat/completions, /v1/completions or /generate; GET /v1/models, /health, /metrics.\n"
-        "A live view of what is cached is at /ui.\n"
+        "A live view of what is cached is at /ui; all routes, whose bodies /openapi.json describes:\n"
+        f"{request.app[ROUTE_LIST]}\n"
     )
     return web.Response(text=text)
+
+
+ROUTE_LIST = web.AppKey("route_list", str)
+"""What the index lists."""
+
+
+def route_list(routes: Iterable[Route]) -> str:
+    """The paths of `routes` with their methods, a line each; those that only say why they are not offered are left out.
+
+    >>> one = Route(method="GET", path="/a/{id:.+}", handler=index)
+    >>> route_list([one, Route(method="PUT", path="/a", handler=index)])
+    '  PUT    /a\\n  GET    /a/{id}'
+    """
+    offered = {(re.sub(r":[^}]+", "", each.path), each.method) for each in routes if each.answer is not None}
+    return "\n".join(f"  {method:<6} {path}" for path, method in sorted(offered))
 
 
 async def health(request: web.Request) -> web.Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from runtime.text.template import Message, template_variables
@@ -29,6 +29,9 @@ _ERROR_TYPES = {
 
 _DEFAULT_TTL_S = 300.0
 """How long `cache_control` without a time asks for."""
+
+_NO_TEXT = {"image": "images", "document": "documents other than plain text"}
+"""Blocks that the API knows and a model of text can't read."""
 
 _CACHE_CONTROL = record({"type": string(), "ttl": string(text="5m or 1h.")})
 _BLOCKS = list_of(mapping())
@@ -102,8 +105,12 @@ def _read_chat(fields: Fields) -> Chat:
     if system:
         messages.append({"role": "system", "content": system})
     items = fields.items("messages")
+    called: set[object] = set()
     for item in items:
-        messages += _turn(item)
+        turn = _turn(item)
+        _check_results(turn, called, item.name("content"))
+        called |= {call["id"] for message in turn for call in _dicts(message.get("tool_calls"))}
+        messages += turn
     last = messages[-1]
     return Chat(
         messages=messages,
@@ -149,6 +156,18 @@ def _turn(item: Fields) -> list[Message]:
             return [{"role": "system", "content": _text_of(content, name)}]
         case _:
             raise item.wrong_type("role", "user, assistant or system", role)
+
+
+def _check_results(turn: Sequence[Message], called: Set[object], name: str) -> None:
+    """Refuse the result of a call that stands in no message before it."""
+    for message in turn:
+        if message["role"] == "tool" and message["tool_call_id"] not in called:
+            call_id = shown(message["tool_call_id"])
+            raise Refused(
+                f"{name} has a tool_result with tool_use_id {call_id}, and no tool_use before it has that id. "
+                "Send the message with the call too, or leave the result out.",
+                field=name,
+            )
 
 
 def _said(content: object, name: str) -> Message:
@@ -231,8 +250,14 @@ def _blocks(content: object, name: str) -> Sequence[tuple[dict[str, object], str
 
 
 def _not_taken(block: dict[str, object], where: str, wanted: str) -> Refused:
+    kind = block.get("type")
+    if isinstance(kind, str) and kind in _NO_TEXT:
+        return Refused(
+            f"{where} is of type {kind}: this model reads text only; {_NO_TEXT[kind]} can't be used. Leave it out.",
+            field=where,
+        )
     return Refused(
-        f"{where} must be a whole block of type {wanted}, got {shown(block)}: this model reads text only. Change it.",
+        f"{where} must be a whole block of type {wanted}, got {shown(block)}. Change it.",
         field=where,
     )
 

@@ -89,6 +89,7 @@ def build_app(front: Front) -> web.Application:
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[FRONT] = front
     app[sessions.SESSIONS] = set()
+    app[admin.ROUTE_LIST] = admin.route_list(ROUTES)
     app[tree.OUTLINES] = tree.Outlines()
     app[ui.FILES] = ui.read_files()
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))

@@ -39,6 +39,9 @@ _SHOWN_CHARACTERS = 300
 _WHITESPACE = r"[ \n]{0,16}"
 """Between the parts of JSON: enough to indent it, not enough to go on with for ever."""
 
+_REGEX_FLAW = re.compile(r"regex parse error:.*?^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
+"""What is wrong with a pattern, behind a drawing of where."""
+
 _REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
 _PATTERN_TOKEN = re.compile(r"\\.|\{(?P<low>\d{0,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL)
 _REPETITION = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
@@ -267,7 +270,10 @@ def _try(tokenizer: LLTokenizer, source: str) -> str:
         matcher.compute_bitmask()
     if (took_s := time.thread_time() - began_s) > MOST_CPU_S:
         return f"to build it takes {took_s:.1f} s of work, and at most {MOST_CPU_S:g} s are allowed"
-    return " ".join(str(matcher.get_error()).split())[:_SHOWN_CHARACTERS]
+    error = str(matcher.get_error())
+    if flaw := _REGEX_FLAW.search(error):
+        return f"error in the pattern: {flaw[1]}"[:_SHOWN_CHARACTERS]
+    return " ".join(error.split())[:_SHOWN_CHARACTERS]
 
 
 def _grammar(source: str, field: str) -> Grammar:

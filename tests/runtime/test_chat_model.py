@@ -63,6 +63,18 @@ async def test_every_sampling_flag_reaches_the_server(tmp_path: Path) -> None:
     assert sampling_of("") == SamplingParams()
 
 
+async def test_a_server_continues_a_prompt(tmp_path: Path) -> None:
+    sampling = SamplingParams(max_new_tokens=70)
+    async with running_server(tmp_path) as server:
+        model = await ServerModel.connect(server.url, api_key=None, sampling=sampling)
+        assert "".join([text async for text in model.continuation("Gravity is")]) == "hello world"
+        (submit,) = [message for message in server.scheduler.received if isinstance(message, Submit)]
+        assert submit.sampling.max_new_tokens == 70
+        with pytest.raises(ServerFailed, match="prompt"):
+            assert [text async for text in model.continuation("x" * 5000)]
+        await model.close()
+
+
 @pytest.mark.parametrize("text", ["65", "65:x", "x:1", "65:1:2", "65;1"])
 def test_a_bias_that_is_none_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="--logit-bias must be token ids"):

@@ -84,6 +84,10 @@ def test_without_a_prompt_standard_input_is_continued(
     ("arguments", "words"),
     [
         (("a", "b", "c"), "3 words"),
+        (("",), "the prompt is empty"),
+        (("a", "--api-key", "k"), "give its --url too"),
+        (("some.gguf", "a", "--url", "http://127.0.0.1:9"), "leave some.gguf out"),
+        (("a", "--url", "http://127.0.0.1:9", "--threads", "2"), "--threads can't be set"),
         (("a", "--temperature", "-1"), "temperature"),
         (("a", "--top-p", "7"), "top_p"),
     ],
@@ -93,6 +97,15 @@ def test_what_does_not_suit_is_a_usage_error(
 ) -> None:
     assert run(["generate", *arguments], version="0") == 2
     assert words in capsys.readouterr().err
+    assert FakeEngine.made == []
+
+
+def test_an_empty_standard_input_is_told_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped(monkeypatch, "\n")
+    assert run(["generate"], version="0") == 2
+    assert "the prompt is empty" in capsys.readouterr().err
     assert FakeEngine.made == []
 
 

@@ -170,4 +170,8 @@ async def test_a_chat_is_tokenised_as_it_would_be_answered(server: Server, http:
 
 async def test_the_root_says_what_this_is(http: aiohttp.ClientSession) -> None:
     async with http.get("/") as response:
-        assert "fake" in await response.text()
+        text = await response.text()
+    assert "fake" in text
+    for line in ("GET    /requests/{id}", "POST   /v1/messages", "DELETE /drain", "GET    /openapi.json"):
+        assert f"  {line}\n" in text
+    assert "/v1/embeddings" not in text, "which is not offered"

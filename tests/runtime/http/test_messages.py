@@ -245,3 +245,28 @@ async def test_an_error_in_a_stream_is_an_event(server: Server) -> None:
     *_, last, rest = raw.split("\n\n")
     assert rest == ""
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
+
+
+async def test_an_image_is_refused_as_what_it_is(client: anthropic.AsyncAnthropic) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [image]}
+    for content in ([image], [result]):
+        with pytest.raises(
+            anthropic.BadRequestError, match="this model reads text only; images can't be used"
+        ) as caught:
+            await client.messages.create(**{**WISH, "messages": [{"role": "user", "content": content}]})
+        assert "AAAA" not in str(caught.value)
+
+
+async def test_a_result_of_a_call_that_was_never_made_is_refused(client: anthropic.AsyncAnthropic) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    chat: list[Any] = [
+        {"role": "user", "content": "Warm?"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "30"}]},
+    ]
+    await client.messages.create(**{**WISH, "messages": chat}, tools=TOOLS)
+    chat[2]["content"][0]["tool_use_id"] = "t2"
+    for part in (chat, chat[2:]):
+        with pytest.raises(anthropic.BadRequestError, match='tool_use_id "t2", and no tool_use before it'):
+            await client.messages.create(**{**WISH, "messages": part}, tools=TOOLS)

@@ -111,6 +111,19 @@ async def test_what_llguidance_does_not_take_is_refused_in_its_words(
         assert caught.value.field == "f"
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: regex_grammar("a((b", field="f"),
+        lambda: json_grammar({"type": "string", "pattern": "a((b"}, field="f"),
+    ],
+)
+async def test_a_wrong_pattern_is_told_in_one_sentence(trial: GrammarTrial, made: Callable[[], Grammar]) -> None:
+    with pytest.raises(Refused) as caught:
+        await trial.tried(made())
+    assert caught.value.message == "f can't be followed: error in the pattern: unclosed group. Mend or simplify it."
+
+
 async def test_a_schema_nested_too_deeply_is_refused(trial: GrammarTrial) -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(2000):
