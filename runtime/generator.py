@@ -138,7 +138,7 @@ class Generator:
 
         Where a piece ends, a few tokens may be cut in two; twice as many as fit are too many all the same.
         """
-        limit_tokens, what, flag = self._longest_prompt()
+        limit_tokens, what, remedy = self._longest_prompt()
         if not limit_tokens or len(text) <= max(_LOOK_CHARACTERS, _MANY_CHARACTERS * limit_tokens):
             return
         num_tokens = 0
@@ -148,8 +148,7 @@ class Generator:
             if num_tokens > 2 * limit_tokens:
                 raise PromptTooLong(
                     f"{field} has {len(text):,} characters, the first {start + len(piece):,} of which are {num_tokens} "
-                    f"tokens; {what} {limit_tokens}, output included. Shorten it or start the server with a larger "
-                    f"{flag}.",
+                    f"tokens; {what} {limit_tokens}, output included. {remedy}",
                     field=field,
                 )
 
@@ -157,23 +156,22 @@ class Generator:
         """Refuse at once what can't fit; tokenising 30 MB to count its tokens takes half a minute and a gigabyte."""
         if not text:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
-        limit_tokens, what, flag = self._longest_prompt()
+        limit_tokens, what, remedy = self._longest_prompt()
         longest = self.tokenizer.longest_token_characters
         if limit_tokens and longest and len(text) > limit_tokens * longest:
             raise PromptTooLong(
                 f"{field} has {len(text):,} characters, which are more than {limit_tokens} tokens, as none of this "
-                f"model's has more than {longest}; {what} {limit_tokens}. Shorten it or start the server with a "
-                f"larger {flag}.",
+                f"model's has more than {longest}; {what} {limit_tokens}. {remedy}",
                 field=field,
             )
 
     def _longest_prompt(self) -> tuple[int, str, str]:
-        """How many tokens prompt and output may have (0 before the first figures), what says so, and its flag."""
+        """How many tokens prompt and output may have (0 before the first figures), what says so, and the remedy."""
         stats = self.client.stats
         context, pool = stats.context_tokens, stats.num_pages * stats.page_tokens
         if context <= pool:
-            return context, "this model's context is", "--context-length"
-        return pool, "the KV pool holds", "--max-total-tokens"
+            return context, "this model's context is", "Shorten it."
+        return pool, "the KV pool holds", "Shorten it, or have the pool made larger (max_total_tokens)."
 
     def cut_to_context(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
         """The parameters, `max_new_tokens` left out where prompt and answer would go beyond context or pool."""
@@ -195,11 +193,11 @@ class Generator:
     def _check_length(self, num_tokens: int, *, field: str) -> None:
         if not num_tokens:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
-        limit_tokens, what, flag = self._longest_prompt()
+        limit_tokens, what, remedy = self._longest_prompt()
         if limit_tokens and num_tokens >= limit_tokens:
+            has = "have" if field == "messages" else "has"
             raise PromptTooLong(
-                f"{field} has {counted(num_tokens, 'token')}; {what} {limit_tokens}, output included. Shorten it "
-                f"or start the server with a larger {flag}.",
+                f"{field} {has} {counted(num_tokens, 'token')}; {what} {limit_tokens}, output included. {remedy}",
                 field=field,
             )
 

@@ -144,20 +144,20 @@ def _checked_lengths(state: State, token_ids: np.ndarray, max_new_tokens: int | 
             field="input_ids",
         )
     room_tokens = min(limits.context_tokens, limits.pool_tokens) - prompt_tokens
-    for limit, name, flag in (
-        (limits.context_tokens, "this model's context is", "--context-length"),
-        (limits.pool_tokens, "the KV pool holds", "--max-total-tokens"),
+    for limit, name, remedy in (
+        (limits.context_tokens, "this model's context is", ""),
+        (limits.pool_tokens, "the KV pool holds", ", or have the pool made larger (max_total_tokens)"),
     ):
         if prompt_tokens >= limit:
             raise PromptTooLong(
                 f"the prompt has {counted(prompt_tokens, 'token')}; {name} {limit}, output included."
-                f" Shorten the prompt or start the server with a larger {flag}.",
+                f" Shorten the prompt{remedy}.",
                 field="prompt",
             )
         if max_new_tokens is not None and prompt_tokens + max_new_tokens > limit:
             raise PromptTooLong(
                 f"the prompt has {counted(prompt_tokens, 'token')} and max_new_tokens is {max_new_tokens};"
-                f" {name} {limit}. Lower max_new_tokens to {room_tokens} or start the server with a larger {flag}.",
+                f" {name} {limit}. Lower max_new_tokens to {room_tokens}{remedy}.",
                 field="max_new_tokens",
             )
     return room_tokens if max_new_tokens is None else max_new_tokens

@@ -29,11 +29,11 @@ def test_a_bias_on_an_id_outside_the_vocabulary_is_refused() -> None:
         ([], 4, "invalid_request", ("prompt", "empty")),
         ([1, 50], 4, "invalid_request", ("input_ids", "50", "[0, 50)")),
         ([1, -1], 4, "invalid_request", ("input_ids", "-1")),
-        ([1] * 32, 4, "context_length_exceeded", ("32", "KV pool", "--max-total-tokens")),
+        ([1] * 32, 4, "context_length_exceeded", ("32", "KV pool", "max_total_tokens")),
         ([1] * 30, 4, "context_length_exceeded", ("30", "max_new_tokens is 4", "Lower max_new_tokens to 2")),
         ([1] * 30, 50, "context_length_exceeded", ("context is 40", "Lower max_new_tokens to 2")),
         ([1] * 20, 10**9, "context_length_exceeded", ("max_new_tokens is 1000000000",)),
-        ([1] * 60, 4, "context_length_exceeded", ("60", "context is 40", "--context-length")),
+        ([1] * 60, 4, "context_length_exceeded", ("60", "context is 40, output included. Shorten the prompt.")),
     ],
 )
 def test_what_can_never_fit_is_refused_at_once_with_numbers(

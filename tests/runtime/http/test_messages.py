@@ -247,6 +247,11 @@ async def test_an_error_in_a_stream_is_an_event(server: Server) -> None:
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
 
 
+async def test_messages_that_are_too_long_have_their_tokens_told(client: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match=r"messages have \d+ tokens; .* included\. Shorten it\.['\"]"):
+        await client.messages.create(**{**WISH, "messages": [{"role": "user", "content": "x" * 5000}]})
+
+
 async def test_an_image_is_refused_as_what_it_is(client: anthropic.AsyncAnthropic) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [image]}
