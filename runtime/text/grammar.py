@@ -11,8 +11,9 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 import orjson
@@ -41,6 +42,10 @@ _WHITESPACE = r"[ \n]{0,16}"
 
 _REGEX_FLAW = re.compile(r"regex parse error:.*?^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
 """What is wrong with a pattern, behind a drawing of where."""
+
+_LARK_LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"|/((?:\\.|[^/\\\n])+)/')
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_DESCRIBING = '"description":'
 
 _REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
 _PATTERN_TOKEN = re.compile(r"\\.|\{(?P<low>\d{0,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL)
@@ -238,7 +243,9 @@ class GrammarTrial:
                 await self._room.acquire()
         except TimeoutError:
             raise Overloaded("other requests' grammars are being tried. Try again later.") from None
-        work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, source)
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, _try, tokenizer, source, self._model.special_texts
+        )
         work.add_done_callback(lambda ended: self._ended(digest, ended))
         try:
             return await asyncio.wait_for(asyncio.shield(work), TRIAL_S)
@@ -263,7 +270,11 @@ class _Tags(msgspec.Struct):
     triggers: list[str]
 
 
-def _try(tokenizer: LLTokenizer, source: str) -> str:
+def _try(tokenizer: LLTokenizer, source: str, special_texts: Sequence[str]) -> str:
+    literals = "\n".join(_literals(source))
+    # The library makes the token of such a text, and then finds that its grammar wanted the text.
+    if (spelt := next((text for text in special_texts if text in literals), None)) is not None:
+        return f"it spells the special token {spelt}, which no answer can hold as text"
     began_s = time.thread_time()
     matcher = LLMatcher(tokenizer, source, log_level=0)
     if not matcher.is_error():
@@ -274,6 +285,30 @@ def _try(tokenizer: LLTokenizer, source: str) -> str:
     if flaw := _REGEX_FLAW.search(error):
         return f"error in the pattern: {flaw[1]}"[:_SHOWN_CHARACTERS]
     return " ".join(error.split())[:_SHOWN_CHARACTERS]
+
+
+def _literals(source: str) -> Iterator[str]:
+    """The texts and patterns that a grammar may ask for, without their backslashes; a superset."""
+    for grammar in grammars_of(Grammar(source=source, field="")):
+        lark = grammar.get("lark_grammar")
+        for literal in _LARK_LITERAL.finditer(lark) if isinstance(lark, str) else ():
+            if not literal.string.endswith(_DESCRIBING, 0, literal.start()):
+                yield _ESCAPED.sub(r"\1", literal[1] or literal[2] or "")
+        yield from map(partial(_ESCAPED.sub, r"\1"), _demanded(grammar.get("json_schema")))
+
+
+def _demanded(schema: object) -> Iterator[str]:
+    """All texts in a schema, but for what describes it."""
+    stack = [schema]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, dict):
+            yield from item
+            stack += [value for name, value in item.items() if name not in ("description", "title", "examples")]
 
 
 def _grammar(source: str, field: str) -> Grammar:
