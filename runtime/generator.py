@@ -195,9 +195,8 @@ class Generator:
             raise Refused(f"{field} is empty; it must hold at least one token. Send a prompt.", field=field)
         limit_tokens, what, remedy = self._longest_prompt()
         if limit_tokens and num_tokens >= limit_tokens:
-            has = "have" if field == "messages" else "has"
             raise PromptTooLong(
-                f"{field} {has} {counted(num_tokens, 'token')}; {what} {limit_tokens}, output included. {remedy}",
+                f"{field} has {counted(num_tokens, 'token')}; {what} {limit_tokens}, output included. {remedy}",
                 field=field,
             )
 

@@ -56,9 +56,7 @@ def test_a_prompt_and_a_batch_have_the_same_answers_and_the_batch_is_in_order(
     assert many[1].text == one.text
     assert many[1].cached_tokens == one.prompt_tokens - 1
     assert many[0].text != many[2].text
-    assert "3/3" in capsys.readouterr().err
-    assert engine.generate(prompts, GREEDY, progress=False)[1].text == one.text
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "", "a bar is for terminals"
 
 
 async def test_it_works_where_an_event_loop_runs_already(engine: axil.Engine) -> None:

@@ -248,7 +248,7 @@ async def test_an_error_in_a_stream_is_an_event(server: Server) -> None:
 
 
 async def test_messages_that_are_too_long_have_their_tokens_told(client: anthropic.AsyncAnthropic) -> None:
-    with pytest.raises(anthropic.BadRequestError, match=r"messages have \d+ tokens; .* included\. Shorten it\.['\"]"):
+    with pytest.raises(anthropic.BadRequestError, match=r"messages has \d+ tokens; .* included\. Shorten it\.['\"]"):
         await client.messages.create(**{**WISH, "messages": [{"role": "user", "content": "x" * 5000}]})
 
 
