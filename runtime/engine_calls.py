@@ -75,13 +75,8 @@ class EngineCalls:
         prompts = (await self._prompt(wish)).samples(wish.num_samples)
         tasks = [asyncio.create_task(self._put_chunks(prompt, arrived)) for prompt in prompts]
         try:
-            num_left = len(tasks)
-            while num_left:
-                item = await arrived.get()
-                if isinstance(item, Exception):
-                    raise item
-                num_left -= item.completion is not None
-                yield item
+            async for chunk in pieces(arrived, num_answers=len(tasks)):
+                yield chunk
         finally:
             for task in tasks:
                 task.cancel()
@@ -175,6 +170,16 @@ class EngineCalls:
             return self._generator.checked_ids(token_ids, field="messages")
         # The template has written the special tokens itself.
         return await self._generator.encode(text, add_special_tokens=False, field="messages")
+
+
+async def pieces(arrived: asyncio.Queue[Chunk | Exception], *, num_answers: int) -> AsyncGenerator[Chunk, None]:
+    """What has arrived, until so many answers are complete; an error among it is raised."""
+    while num_answers:
+        item = await arrived.get()
+        if isinstance(item, Exception):
+            raise item
+        num_answers -= item.completion is not None
+        yield item
 
 
 def _whole(generation: Generation, deltas: Sequence[Delta], end: End) -> Completion:

@@ -18,7 +18,7 @@ from wire.errors import AxilError, Unavailable
 from .batch_progress import BatchProgress
 from .completion import Chunk, Completion
 from .config import MODULES
-from .engine_calls import EngineCalls
+from .engine_calls import EngineCalls, pieces
 from .engine_loop import EngineLoop
 from .engine_processes import EngineProcesses
 from .engine_wishes import Chat, Wish
@@ -85,21 +85,16 @@ class RunningEngine:
 
     async def chunks(self, wish: Wish) -> AsyncGenerator[Chunk, None]:
         """The pieces of all answers to a wish as they come; leaving the iteration cancels what is left."""
-        arrived: asyncio.Queue[Chunk | AxilError] = asyncio.Queue()
+        arrived: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def put(item: Chunk | AxilError) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         future = self.loop.call(lambda: _feed(self._calls.chunks(wish), put))
-        num_left = wish.num_samples
         try:
-            while num_left:
-                item = await arrived.get()
-                if isinstance(item, AxilError):
-                    raise item
-                num_left -= item.completion is not None
-                yield item
+            async for chunk in pieces(arrived, num_answers=wish.num_samples):
+                yield chunk
         finally:
             future.cancel()
 

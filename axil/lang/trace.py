@@ -13,6 +13,8 @@ from os.path import commonprefix
 from types import TracebackType
 from typing import Any, cast, get_type_hints
 
+from wire.errors import counted
+
 from .backend import Backend, Prompt, Usage
 from .errors import ProgramError, WrongUse
 from .expressions import Select
@@ -63,9 +65,9 @@ class Trace:
     stopped_at: Place | None
 
     def __str__(self) -> str:
-        head = f"{self.name}({', '.join(self.arguments)}): {_counted(len(self.calls), 'call')}"
+        head = f"{self.name}({', '.join(self.arguments)}): {counted(len(self.calls), 'call')}"
         these = f" with this {' and '.join(self.given)}" if self.given else ""
-        lines = [head, f"every run{these} begins with the same {_counted(len(self.constant_prefix), 'character')}"]
+        lines = [head, f"every run{these} begins with the same {counted(len(self.constant_prefix), 'character')}"]
         for call in self.calls:
             after = f", after {', '.join(map(str, call.depends_on))}" if call.depends_on else ""
             lines.append(f"{call.number:>3}. {call.what}{after}")
@@ -73,7 +75,7 @@ class Trace:
                 lines.append(f"     at {call.place}")
             lines.append(f"     prompt: {' + '.join(call.parts) or 'empty'}")
             if call.shared_with is not None:
-                shared = " and ".join((_counted(call.shared_characters, "character"), *call.shared_parts))
+                shared = " and ".join((counted(call.shared_characters, "character"), *call.shared_parts))
                 lines.append(f"     shares {shared} with {call.shared_with}")
         if self.stopped is not None:
             at = "" if self.stopped_at is None else f" at {self.stopped_at}"
@@ -253,13 +255,9 @@ def _parts(key: str) -> tuple[str, ...]:
     position = 0
     for mark in MARK.finditer(key):
         if mark.start() > position:
-            parts.append(_counted(mark.start() - position, "character"))
+            parts.append(counted(mark.start() - position, "character"))
         parts.append(shown(mark[0]))
         position = mark.end()
     if len(key) > position:
-        parts.append(_counted(len(key) - position, "character"))
+        parts.append(counted(len(key) - position, "character"))
     return tuple(parts)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"

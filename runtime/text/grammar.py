@@ -46,6 +46,7 @@ _REGEX_FLAW = re.compile(r"regex parse error:.*?^error: ([^\n]+)", re.DOTALL | r
 _LARK_LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"|/((?:\\.|[^/\\\n])+)/')
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _DESCRIBING = '"description":'
+_ANNOTATIONS = ("description", "title", "examples")
 
 _REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
 _PATTERN_TOKEN = re.compile(r"\\.|\{(?P<low>\d{0,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL)
@@ -308,7 +309,8 @@ def _demanded(schema: object) -> Iterator[str]:
             stack += item
         elif isinstance(item, dict):
             yield from item
-            stack += [value for name, value in item.items() if name not in ("description", "title", "examples")]
+            # A property may have such a name too; its schema is an object.
+            stack += [value for name, value in item.items() if name not in _ANNOTATIONS or isinstance(value, dict)]
 
 
 def _grammar(source: str, field: str) -> Grammar:

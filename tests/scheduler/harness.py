@@ -9,6 +9,7 @@ from typing import Any
 from radix.cache import Namespace
 from scheduler import intake
 from scheduler.config import SchedulerConfig
+from scheduler.leaders import FOLLOW_S
 from scheduler.leave import fail_stalled
 from scheduler.plan import plan
 from scheduler.request import ClientId
@@ -148,6 +149,17 @@ def make_harness(
     )
     state = make_state(config or SchedulerConfig(max_running=8), limits, page_tokens=page_tokens)
     return Harness(state, FakeRunner(num_pages, page_tokens))
+
+
+def run_past_a_silent_leader(harness: Harness) -> None:
+    """Run `r0` and those that wait for its pages: the next one begins once none has come for `FOLLOW_S`, not before."""
+    harness.send_plan()
+    harness.now_s += 0.9 * FOLLOW_S
+    assert harness.send_plan() is None
+    harness.now_s += 0.1 * FOLLOW_S
+    harness.send_plan()
+    assert set(harness.state.running) == {"r0", "r1"}
+    harness.run()
 
 
 def chunk_lengths(plan: StepPlan) -> list[int]:

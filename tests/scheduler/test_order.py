@@ -15,12 +15,11 @@ from hypothesis.stateful import invariant, rule
 from scheduler import intake
 from scheduler.config import SchedulerConfig
 from scheduler.elevator import Elevator
-from scheduler.leaders import FOLLOW_S
 from scheduler.leave import retract
 from scheduler.overtaking import Overtaking
 from scheduler.policy import GRANTED_REQUESTS, in_order
 from scheduler.request import Request
-from tests.scheduler.harness import CLIENT, Harness, make_harness
+from tests.scheduler.harness import CLIENT, Harness, make_harness, run_past_a_silent_leader
 from tests.scheduler.test_properties import SchedulerMachine
 
 SYSTEM = [(i * i + 3) % 50 for i in range(40)]
@@ -209,13 +208,7 @@ def test_another_takes_over_when_a_leader_finishes_no_page_for_long() -> None:
     harness = make_harness(num_pages=800, config=SchedulerConfig(max_running=32))
     for i in range(4):
         harness.submit(f"r{i}", [*DOCUMENT, i, i], max_new_tokens=1)
-    harness.send_plan()
-    harness.now_s += 0.9 * FOLLOW_S
-    assert harness.send_plan() is None
-    harness.now_s += 0.1 * FOLLOW_S
-    harness.send_plan()
-    assert set(harness.state.running) == {"r0", "r1"}
-    harness.run()
+    run_past_a_silent_leader(harness)
     assert len(harness.terminal) == 4
 
 

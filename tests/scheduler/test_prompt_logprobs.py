@@ -6,10 +6,9 @@ import pytest
 
 from scheduler import intake
 from scheduler.config import SchedulerConfig
-from scheduler.leaders import FOLLOW_S
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
-from tests.scheduler.harness import CLIENT, Harness, make_harness
+from tests.scheduler.harness import CLIENT, Harness, make_harness, run_past_a_silent_leader
 
 PROMPT = [random.Random(5).randrange(50) for _ in range(103)]
 
@@ -175,13 +174,7 @@ def test_another_begins_to_score_when_the_one_that_is_waited_for_finishes_no_pag
     harness = make_harness(num_pages=200, page_tokens=4, config=SchedulerConfig(max_running=8))
     for i in range(3):
         harness.submit(f"r{i}", [*PROMPT[:97], i], max_new_tokens=0, prompt_logprobs_from=0)
-    harness.send_plan()
-    harness.now_s += 0.9 * FOLLOW_S
-    assert harness.send_plan() is None
-    harness.now_s += 0.1 * FOLLOW_S
-    harness.send_plan()
-    assert set(harness.state.running) == {"r0", "r1"}
-    harness.run()
+    run_past_a_silent_leader(harness)
     assert len(harness.terminal) == 3
 
 

@@ -7,7 +7,7 @@ from scheduler.admit import LOOK
 from scheduler.config import SchedulerConfig
 from scheduler.leave import retract
 from tests.scheduler.fake_runner import expected_logprobs, expected_output
-from tests.scheduler.harness import DOCUMENT, make_harness
+from tests.scheduler.harness import DOCUMENT, Harness, make_harness
 from wire.messages.encoding import bytes_to_ids
 
 
@@ -41,12 +41,18 @@ def test_a_request_that_no_longer_fits_a_pool_with_quarantined_pages_ends_with_a
     assert "quarantined" in ended.message
 
 
-def test_when_pages_run_out_a_younger_request_is_sent_back_and_still_answers_right() -> None:
+def crowded() -> Harness:
+    """Three requests that don't fit together have run."""
     harness = make_harness(num_pages=12, page_tokens=4)
     harness.expect_outputs_of(1)
     for i in range(3):
         harness.submit(f"r{i}", [i] * 8, max_new_tokens=24)
     harness.run()
+    return harness
+
+
+def test_when_pages_run_out_a_younger_request_is_sent_back_and_still_answers_right() -> None:
+    harness = crowded()
     assert harness.state.counters.retractions_total > 0
     for i in range(3):
         assert harness.outputs[f"r{i}"] == expected_output([i] * 8, max_new_tokens=24)
@@ -93,11 +99,7 @@ def test_an_admission_carries_old_ids_only_when_sampling_looks_at_them(
 
 
 def test_a_retracted_request_keeps_its_reuse_figures_of_the_first_scheduling() -> None:
-    harness = make_harness(num_pages=12, page_tokens=4)
-    harness.expect_outputs_of(1)
-    for i in range(3):
-        harness.submit(f"r{i}", [i] * 8, max_new_tokens=24)
-    harness.run()
+    harness = crowded()
     assert harness.state.counters.prompt_tokens_total == 24
     assert harness.state.counters.cached_tokens_total == 0, "recomputation after a retraction is no hit"
 

@@ -63,6 +63,7 @@ async def test_each_form_passes_its_trial_and_learns_the_ends(trial: GrammarTria
     [
         lambda special: json_grammar({"const": f"a{special}"}, field="f"),
         lambda special: json_grammar({"type": "object", "properties": {special: {"type": "null"}}}, field="f"),
+        lambda special: json_grammar({"properties": {"title": {"const": special}}}, field="f"),
         lambda special: json_grammar({"pattern": f"^a{re.escape(special)}$"}, field="f"),
         lambda special: regex_grammar(re.escape(special) + "x*", field="f"),
         lambda special: ebnf_grammar(f'root ::= "a" "b{special}"', field="f"),
