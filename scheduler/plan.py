@@ -24,8 +24,17 @@ def plan(state: State, *, now_s: float) -> StepPlan | None:
     """Decide the next step and enter it into `state.in_flight`; None when there is nothing to run, or all is paused."""
     if state.is_paused:
         return None
-    draft = Draft()
     state.cache.tell_time(now_s)
+    num_retractions = state.counters.retractions_total
+    step = _planned(state, now_s=now_s)
+    if step is None and state.counters.retractions_total > num_retractions:
+        # All that ran went back to the queue. With no result to come, nothing else would have it looked at again.
+        step = _planned(state, now_s=now_s)
+    return step
+
+
+def _planned(state: State, *, now_s: float) -> StepPlan | None:
+    draft = Draft()
     _grow_decoding(state, draft)
     draft.work.decodes = len(state.decoding)
     if state.prefilling or (state.waiting and state.free_rows):

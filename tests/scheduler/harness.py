@@ -83,14 +83,16 @@ class Harness:
         for _ in range(max_steps):
             while self.send_plan() is not None:
                 pass
-            if not self.sent:
-                self.take(fail_stalled(self.state))
-                if not self.state.waiting:
-                    break
+            if self.sent:
+                self.retire()
                 continue
-            self.retire()
-        assert not self.state.waiting, f"{len(self.state.waiting)} requests wait and no plan is made"
-        assert not self.state.running
+            ended = fail_stalled(self.state)
+            self.take(ended)
+            if not self.state.waiting:
+                assert not self.state.running
+                return
+            assert ended, f"{len(self.state.waiting)} requests wait and no plan is made"
+        raise AssertionError(f"{len(self.state.waiting)} requests still wait after {max_steps} steps")
 
     def take(self, replies: list[Reply]) -> None:
         for reply in replies:

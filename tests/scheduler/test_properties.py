@@ -23,10 +23,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(
         page_tokens=st.sampled_from([1, 4, 16]),
-        num_tokens=st.sampled_from([96, 160, 1024]),
+        num_tokens=st.sampled_from([64, 96, 160, 1024]),
         overlap=st.booleans(),
         max_running=st.integers(1, 6),
-        prefill_tokens=st.sampled_from([1, 5, 16, 8192]),
+        prefill_tokens=st.sampled_from([1, 3, 16, 8192]),
         policy=st.sampled_from(["longest-prefix", "fcfs", "depth-first"]),
     )
     def start(

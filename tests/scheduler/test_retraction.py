@@ -134,3 +134,17 @@ def test_of_those_that_wait_only_what_no_longer_fits_ends_with_an_error() -> Non
     harness.run()
     assert harness.terminal["small"].reason == "length"
     assert {harness.terminal[f"large{i}"].reason for i in range(LOOK)} == {"broken"}
+
+
+@pytest.mark.parametrize("page_tokens", [1, 4, 16])
+def test_where_all_that_runs_goes_back_to_the_queue_the_next_step_is_planned_at_once(page_tokens: int) -> None:
+    config = SchedulerConfig(max_running=2, prefill_tokens=3, overlap=False)
+    harness = make_harness(num_pages=64 // page_tokens, page_tokens=page_tokens, config=config)
+    prompt = DOCUMENT[:50]
+    harness.submit("cached", prompt, max_new_tokens=1)
+    harness.run()
+    # It computes the prompt again beside the cached pages, which it pins as it goes: both don't fit.
+    harness.submit("scoring", prompt, max_new_tokens=1, prompt_logprobs_from=0)
+    harness.run()
+    assert harness.terminal["scoring"].num_retractions == 1
+    assert harness.prompt_logprobs["scoring"] == expected_logprobs(prompt, 1)
