@@ -104,5 +104,5 @@ class PromptScorer:
                     entries += pack_rows(logits_NV, targets, [wanted.sampling] * (end - start))
             if not is_usable:
                 broken.append(row)
-            scored.append(PromptLogprobs(row=row, first=first, entries=tuple(entries)))
+            scored.append(PromptLogprobs(row=row, first=first, num_tokens=len(entries), entries=b"".join(entries)))
         return tuple(scored), tuple(broken)

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from wire.errors import Broken
-from wire.messages.encoding import bytes_to_ids, unpack_logprobs
+from wire.messages.encoding import bytes_to_ids, split_entries, unpack_logprobs
 from wire.messages.to_tokenizer import Done, Reuse, Tokens
 from wire.sampling import SamplingParams, with_seed_of_sample
 
@@ -201,7 +201,8 @@ class Generation:
                 case Tokens():
                     self._take_reuse(message.reuse)
                     prompt_logprobs += [
-                        self._logprob(next(self._prompt_ids), entry) for entry in message.prompt_logprobs
+                        self._logprob(next(self._prompt_ids), entry)
+                        for entry in split_entries(message.prompt_logprobs, message.num_prompt_logprobs)
                     ]
                     self._take_tokens(message, pieces, logprobs)
                 case Done():

@@ -18,8 +18,6 @@ from .request import Request, Running
 from .scores import Logprobs
 from .state import Reply, State
 
-_FLOAT_BYTES = 4
-
 
 def look_up(state: State, request: Request) -> Logprobs:
     """The logprobs wanted next that are known of cached tokens, in order; their number is noted in the request.
@@ -51,9 +49,11 @@ def keep(state: State, running: Running, scored: PromptLogprobs) -> None:
     So too what was found: the last token of it is computed again, into a page of the request's own.
     """
     request, lease = running.request, running.lease
-    heads = b"".join(entry[:_FLOAT_BYTES] for entry in scored.entries)
-    logprobs = np.frombuffer(heads, np.float32)
+    logprobs = np.frombuffer(scored.entries, np.float32)
     first = scored.first
+    if scored.num_tokens:
+        # An entry begins with the token's own; behind it stand those of others.
+        logprobs = logprobs[:: len(logprobs) // scored.num_tokens]
     if running.homeless_logprob is not None:
         # The last token of the step before had no page yet.
         logprobs, first = np.concatenate(([running.homeless_logprob], logprobs), dtype=np.float32), first - 1
@@ -68,18 +68,21 @@ def keep(state: State, running: Running, scored: PromptLogprobs) -> None:
 
 def told(request: Request, scored: PromptLogprobs) -> Reply:
     """The reply with the next logprobs."""
-    told_until = scored.first + len(scored.entries)
+    told_until = scored.first + scored.num_tokens
     request.next_logprob = told_until if told_until < request.prompt_tokens else None
     request.num_known_logprobs = 0
-    tokens = Tokens(request_id=request.request_id, token_ids=b"", prompt_logprobs=scored.entries)
+    tokens = Tokens(
+        request_id=request.request_id,
+        token_ids=b"",
+        prompt_logprobs=scored.entries,
+        num_prompt_logprobs=scored.num_tokens,
+    )
     return Reply(request.client, tokens)
 
 
 def found(running_row: int, first: int, logprobs: Logprobs) -> PromptLogprobs:
     """Known logprobs in the form in which a step gives them."""
-    data = logprobs.tobytes()
-    entries = tuple(data[start : start + _FLOAT_BYTES] for start in range(0, len(data), _FLOAT_BYTES))
-    return PromptLogprobs(row=running_row, first=first, entries=entries)
+    return PromptLogprobs(row=running_row, first=first, num_tokens=len(logprobs), entries=logprobs.tobytes())
 
 
 def _keep_in_tree(state: State, running: Running) -> None:

@@ -44,15 +44,17 @@ class Scores:
         """Keep logprobs of the tokens from position `first` on; `page_ids` hold all tokens from position 0 on."""
         if self._inverted_bits is None:
             self._inverted_bits = np.zeros(self._shape, np.int32)
-        pages, slots = self._places(page_ids, first, first + len(logprobs))
-        self._inverted_bits[pages, slots] = ~logprobs.astype(np.float32, copy=False).view(np.int32)
+        pages, offset = self._pages(page_ids, first, first + len(logprobs))
+        bits = self._inverted_bits[pages]
+        bits.reshape(-1)[offset : offset + len(logprobs)] = ~np.ascontiguousarray(logprobs, np.float32).view(np.int32)
+        self._inverted_bits[pages] = bits
 
     def read(self, page_ids: Pages, *, first: int, stop: int) -> Logprobs:
         """Logprobs from position `first` on, up to `stop` or the first that is not known."""
         if self._inverted_bits is None or first >= stop:
             return np.empty(0, np.float32)
-        pages, slots = self._places(page_ids, first, stop)
-        logprobs: Logprobs = (~self._inverted_bits[pages, slots]).view(np.float32)
+        pages, offset = self._pages(page_ids, first, stop)
+        logprobs: Logprobs = (~self._inverted_bits[pages].reshape(-1)[offset : offset + stop - first]).view(np.float32)
         unknown = np.isnan(logprobs)
         return logprobs[: int(unknown.argmax())] if unknown.any() else logprobs
 
@@ -74,8 +76,7 @@ class Scores:
             for page in page_ids:
                 self._inverted_bits[page] = 0
 
-    def _places(self, page_ids: Pages, first: int, stop: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        positions = np.arange(first, stop)
-        first_page = first // self._page_tokens
-        pages = np.array(page_ids[first_page : -(-stop // self._page_tokens)], np.int32)
-        return pages[positions // self._page_tokens - first_page], positions % self._page_tokens
+    def _pages(self, page_ids: Pages, first: int, stop: int) -> tuple[npt.NDArray[np.int32], int]:
+        """The pages of the positions [first, stop), and where in them these begin."""
+        first_page, offset = divmod(first, self._page_tokens)
+        return np.array(page_ids[first_page : -(-stop // self._page_tokens)], np.int32), offset

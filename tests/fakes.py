@@ -210,8 +210,14 @@ class FakeScheduler:
         limit = len(script.output) if submit.sampling.max_new_tokens is None else submit.sampling.max_new_tokens
         if submit.sampling.prompt_logprobs_from is not None:
             first = max(1, submit.sampling.prompt_logprobs_from)
-            entries = tuple(self._entry(submit, token_id) for token_id in submitted_ids(submit)[first:])
-            await self.send(Tokens(request_id=submit.request_id, token_ids=b"", prompt_logprobs=entries))
+            entries = [self._entry(submit, token_id) for token_id in submitted_ids(submit)[first:]]
+            told = Tokens(
+                request_id=submit.request_id,
+                token_ids=b"",
+                prompt_logprobs=b"".join(entries),
+                num_prompt_logprobs=len(entries),
+            )
+            await self.send(told)
         output, reason, matched = script.output[:limit], script.reason or "length", None
         for i, token_id in enumerate(output):
             if token_id in submit.sampling.stop_token_ids:

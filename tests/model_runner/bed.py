@@ -21,7 +21,7 @@ from model_runner.models.decoder import Decoder
 from model_runner.models.model import Model
 from model_runner.rows import RowTable
 from model_runner.runner import Runner
-from wire.messages.encoding import bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes, split_entries, unpack_logprobs
 from wire.messages.from_runner import StepResult
 from wire.messages.to_runner import Admission, Chunk, PageCopy, StepPlan
 from wire.sampling import SamplingParams
@@ -171,7 +171,7 @@ class Bed:
     def _take(self, result: StepResult, rows: Sequence[int], outputs: Sequence[Output]) -> None:
         broken = {one.row for one in result.broken}
         for scored in result.prompt_logprobs:
-            outputs[scored.row].prompt_logprobs += scored.entries
+            outputs[scored.row].prompt_logprobs += split_entries(scored.entries, scored.num_tokens)
         logprobs = result.logprobs or (b"",) * len(rows)
         for row, token_id, entry in zip(rows, bytes_to_ids(result.token_ids), logprobs, strict=True):
             outputs[row].token_ids.append(token_id)

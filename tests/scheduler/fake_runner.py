@@ -184,8 +184,10 @@ class FakeRunner:
             return []
         first = max(row.length + 1, row.first_logprob)
         stop = min(row.length + num_new_tokens + 1, row.num_prompt_tokens)
-        entries = tuple(map(pack_logprobs, expected_logprobs(row.prompt_ids[:stop], first)))
-        return [PromptLogprobs(row=index, first=first, entries=entries)] if entries else []
+        logprobs = expected_logprobs(row.prompt_ids[:stop], first)
+        entries = b"".join(map(pack_logprobs, logprobs))
+        scored = PromptLogprobs(row=index, first=first, num_tokens=len(logprobs), entries=entries)
+        return [scored] if logprobs else []
 
     def context(self, row: int) -> list[int]:
         table = self.rows[row]

@@ -16,7 +16,7 @@ from scheduler.request import ClientId
 from scheduler.settle import settle
 from scheduler.state import Limits, Reply, State, make_state
 from tests.scheduler.fake_runner import VOCABULARY, FakeRunner
-from wire.messages.encoding import bytes_to_ids, ids_to_bytes, unpack_logprobs
+from wire.messages.encoding import bytes_to_ids, ids_to_bytes, split_entries, unpack_logprobs
 from wire.messages.to_runner import StepPlan
 from wire.messages.to_scheduler import Submit
 from wire.messages.to_tokenizer import Done, Refused, Reuse, StepTokens, Tokens
@@ -104,8 +104,8 @@ class Harness:
                     self.outputs[tokens.request_id] += token_ids
                     assert [unpack_logprobs(entry)[0] for entry in tokens.logprobs] in ([], token_ids)
                     self.num_logprobs[tokens.request_id] += len(tokens.logprobs)
-                    told = [unpack_logprobs(entry)[0] for entry in tokens.prompt_logprobs]
-                    self.prompt_logprobs[tokens.request_id] += told
+                    entries = split_entries(tokens.prompt_logprobs, tokens.num_prompt_logprobs)
+                    self.prompt_logprobs[tokens.request_id] += [unpack_logprobs(entry)[0] for entry in entries]
                     if tokens.reuse is not None:
                         assert tokens.request_id not in self.reuses, "reuse figures were told twice"
                         self.reuses[tokens.request_id] = tokens.reuse

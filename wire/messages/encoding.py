@@ -38,6 +38,16 @@ def pack_logprobs(logprob: float, top: Iterable[tuple[int, float]] = ()) -> byte
     return array("f", [logprob]).tobytes() + ids.tobytes() + logprobs.tobytes()
 
 
+def split_entries(data: bytes, num_entries: int) -> list[bytes]:
+    """Cut entries that are packed one after the other, all of one size, apart.
+
+    >>> split_entries(b"aaaabbbb", 2), split_entries(b"", 0)
+    ([b'aaaa', b'bbbb'], [])
+    """
+    num_bytes = len(data) // max(num_entries, 1)
+    return [data[start : start + num_bytes] for start in range(0, len(data), num_bytes)] if num_bytes else []
+
+
 def unpack_logprobs(data: bytes) -> tuple[float, list[tuple[int, float]]]:
     """Undo `pack_logprobs`."""
     head = array("f")

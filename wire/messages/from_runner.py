@@ -28,11 +28,15 @@ class BrokenRow(Struct, frozen=True, kw_only=True):
 
 
 class PromptLogprobs(Struct, frozen=True, kw_only=True):
-    """Entries (see `pack_logprobs`) of a row's prompt tokens from position `first` on."""
+    """Entries (see `pack_logprobs`) of `num_tokens` of a row's prompt tokens, from position `first` on.
+
+    They are of one size and stand one after the other.
+    """
 
     row: int
     first: int
-    entries: tuple[bytes, ...]
+    num_tokens: int
+    entries: bytes
 
 
 class ForcedTokens(Struct, frozen=True, kw_only=True):

@@ -70,14 +70,16 @@ class Tokens(Struct, frozen=True, kw_only=True, tag=True):
 
     `logprobs` has one entry per token when the request asked for them, else none. An entry is float32 `logprob`,
     then n int32 ids, then n float32 logprobs: those of the most likely tokens, then those of `logprob_ids` (see
-    `pack_logprobs`). `prompt_logprobs` has entries of the prompt's tokens, in order, as they become known; the first
-    is that of `prompt_logprobs_from`, or of position 1, since nothing comes before position 0.
+    `pack_logprobs`). `prompt_logprobs` has entries of `num_prompt_logprobs` of the prompt's tokens, in order, as they
+    become known, one after the other and all of one size; the first is that of `prompt_logprobs_from`, or of position
+    1, since nothing comes before position 0.
     """
 
     request_id: str
     token_ids: bytes
     logprobs: tuple[bytes, ...] = ()
-    prompt_logprobs: tuple[bytes, ...] = ()
+    prompt_logprobs: bytes = b""
+    num_prompt_logprobs: int = 0
     reuse: Reuse | None = None
 
 
