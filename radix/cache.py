@@ -15,8 +15,8 @@ from .core import Core
 from .eviction.lru import Lru
 from .eviction.policy import Policy
 from .lease import NO_HINTS, ROOT, Hints, Lease, Place
-from .native.build import load_library
 from .native.core import NativeCore, formula_of
+from .native.library import load_library
 from .node import TOKEN_BYTES, Namespace, token_bytes
 from .observer import Observer
 from .outline import WHOLE, Limits, Outline, Run, nothing_shown

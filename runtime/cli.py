@@ -118,7 +118,7 @@ def build_parser(version: str, serve_defaults: Mapping[str, object] | None = Non
     commands.add_parser(
         "build-kernels",
         help="compile the CPU kernels now",
-        description="Compile the kernels for this CPU into the cache, so that the first start need not.",
+        description="Compile the kernels for this CPU and the tree into the cache, so that the first start need not.",
     )
     for command in commands.choices.values():
         command.set_defaults(parser=command)  # whoever reads the arguments can say what is wrong with them

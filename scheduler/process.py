@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from radix.native.build import load_library
+from radix.native.library import load_library
 from wire import child as children
 from wire import log as logs
 from wire.messages.from_runner import Fatal, Ready, decode_from_runner

@@ -6,17 +6,21 @@ import argparse
 import configparser
 import fnmatch
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from model_runner.kernels.build import programs
+from radix.native.build import TREE
 from runtime.config import FLAG_GROUPS, HttpConfig
 from runtime.http import app as http_app
 from wire.flags import add_flags, from_flags
@@ -89,7 +93,7 @@ def test_everything_that_is_installed_is_copied_into_the_image_and_exists(name: 
     }
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {pattern.removesuffix("*") for pattern in setuptools["packages"]["find"]["include"]}
-    assert copied == packages | {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
+    assert copied == packages | {"setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
     for source in copied:
         assert (ROOT / source).exists()
 
@@ -106,10 +110,34 @@ def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
     assert (ROOT / ".dockerignore").read_text() == (ROOT / ".containerignore").read_text()
 
 
-def test_the_image_for_cpus_holds_a_compiler_for_the_kernels() -> None:
-    commands = [instruction.words for instruction in last_stage("Containerfile") if instruction.name == "RUN"]
+def test_the_image_for_cpus_is_built_with_its_kernels() -> None:
+    commands = [instruction.words for instruction in instructions("Containerfile") if instruction.name == "RUN"]
     installed = {word for words in commands if "apt-get install" in words for word in words.split()}
-    assert installed & set(COMPILERS)  # a slim Python image has none, and without one all runs in plain torch
+    assert installed & set(COMPILERS)  # a slim Python image has none
+    assert any("AXIL_BUILD_KERNELS=1 pip install" in words for words in commands)
+
+
+def test_a_wheel_with_kernels_has_those_of_every_instruction_set_and_is_for_this_machine_only(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n')
+    compiler.chmod(0o755)
+    wheels = {}
+    for is_wanted in ("1", "0"):
+        command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "egg_info", "--egg-base", tmp_path]
+        command += ["build", "--build-base", tmp_path / "build"]
+        command += ["bdist_wheel", "--bdist-dir", tmp_path / "wheel", "--dist-dir", tmp_path / is_wanted]
+        asked = os.environ | {"AXIL_BUILD_KERNELS": is_wanted, "CXX": str(compiler)}
+        done = subprocess.run(command, cwd=ROOT, env=asked, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        (wheels[is_wanted],) = (tmp_path / is_wanted).iterdir()
+    assert re.fullmatch(r"axil-[\d.]+-py3-none-linux_\w+\.whl", wheels["1"].name)
+    assert re.fullmatch(r"axil-[\d.]+-py3-none-any\.whl", wheels["0"].name)
+    libraries = {
+        name: [path for path in zipfile.ZipFile(wheel).namelist() if path.endswith(".so")]
+        for name, wheel in wheels.items()
+    }
+    shipped = {str(program.shipped.relative_to(ROOT)) for program in (TREE, *programs())}
+    assert set(libraries["1"]) == shipped and not libraries["0"]
 
 
 @pytest.mark.parametrize("name", CONTAINER_FILES)

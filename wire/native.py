@@ -1,12 +1,14 @@
-"""Compiles C++ that we ship into a per-user cache, once for every source, compiler and set of flags. Knows no contents.
+"""Compiles C++ that we ship, once for every source, compiler and set of flags. Knows no contents.
 
-A built library is named by a digest of all that it depends on, written beside its place and renamed into it, under a
-lock, so that processes that start at the same time build it once.
+A built library is named by digests of all that it depends on, written beside its place and renamed into it, under a
+lock, so that processes that start at the same time build it once. It lies in a per-user cache, or beside its sources
+where the package was made with it (`AXIL_BUILD_KERNELS=1`, see `setup.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import logging
@@ -15,8 +17,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -29,34 +32,57 @@ class CannotBuild(Exception):
     """Why there is no library, in words for the operator."""
 
 
-def built(
-    sources: Path,
-    *,
-    name: str,
-    what: str,
-    flags: Sequence[str],
-    depends_on: Sequence[str] = (),
-    cache: Path | None = None,
-) -> Path:
-    """The library of all `*.cpp` in the folder `sources`, compiled now if nobody has yet.
+@dataclass(frozen=True)
+class Program:
+    """All `*.cpp` in the folder `sources`, which `flags` make one library of.
 
-    `name` begins its file's name, `what` is what the log calls it; it is built anew when `depends_on` changes.
+    `name` begins its file's name, `what` is what the log calls it.
+    """
+
+    sources: Path
+    name: str
+    what: str
+    flags: tuple[str, ...]
+
+    @property
+    def shipped(self) -> Path:
+        """Where a package that was made with the library has it; the name tells source and flags, as in the cache."""
+        files = [part for path in sorted(self.sources.iterdir()) for part in (path.name.encode(), path.read_bytes())]
+        digest = _digest(*files, *(flag.encode() for flag in self.flags))
+        return self.sources.parent / "built" / f"{self.name}-{digest}.so"
+
+
+def built(program: Program, *, depends_on: Sequence[str] = (), cache: Path | None = None) -> Path:
+    """The program's library: shipped with it, or built, now if nobody has yet; anew when `depends_on` changes.
+
+    Where it can't be built now, one that another compiler made of the same source with the same flags does.
 
     Raises:
-        CannotBuild: no compiler, one that fails, or a cache that can't be written.
+        CannotBuild: there is none, and no compiler, one that fails, or a cache that can't be written.
     """
-    compiler = _compiler()
+    shipped = program.shipped
+    if _loads(shipped):
+        return shipped
     directory = cache_directory() if cache is None else cache
-    library = directory / f"{name}-{_digest(sources, compiler, (*flags, *depends_on))}.so"
-    if library.exists():
-        return library
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(library.with_suffix(".lock")):
-            if not library.exists():
-                _build(compiler, flags, sources, library, what)
-    except OSError as error:
-        raise CannotBuild(f"the cache {directory} can't be written ({error.strerror}); set XDG_CACHE_HOME") from error
+        return _built_here(program, directory / shipped.stem, depends_on)
+    except CannotBuild as error:
+        earlier = next(filter(_loads, _newest_first(directory.glob(f"{shipped.stem}-*.so"))), None)
+        if earlier is None:
+            raise
+        log.info("no build of %s here, so one made earlier is used path=%s: %s", program.what, earlier, error)
+        return earlier
+
+
+def ship(program: Program, directory: Path) -> Path:
+    """Build the program's library into a directory that becomes its `shipped`.
+
+    Raises:
+        CannotBuild: no compiler, or one that fails.
+    """
+    library = directory / program.shipped.name
+    directory.mkdir(parents=True, exist_ok=True)
+    _build(_compiler(), program, library)
     return library
 
 
@@ -83,13 +109,42 @@ def _compiler() -> str:
     raise CannotBuild(f"no C++ compiler was found ({looked_for}); on Debian and Ubuntu: sudo apt install g++")
 
 
-def _digest(sources: Path, compiler: str, depends_on: Sequence[str]) -> str:
+def _built_here(program: Program, stem: Path, depends_on: Sequence[str]) -> Path:
+    compiler = _compiler()
+    made_by = _digest(*(part.encode() for part in (*depends_on, compiler, _run([compiler, "--version"]))))
+    directory, library = stem.parent, stem.with_name(f"{stem.name}-{made_by}.so")
+    if library.exists():
+        return library
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(library.with_suffix(".lock")):
+            if not library.exists():
+                _build(compiler, program, library)
+    except OSError as error:
+        raise CannotBuild(f"the cache {directory} can't be written ({error.strerror}); set XDG_CACHE_HOME") from error
+    return library
+
+
+def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _loads(path: Path) -> bool:
+    """Whether there is such a library and this machine can load it: another may have an older C library."""
+    if not path.exists():
+        return False
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        log.warning("a library that was built elsewhere can't be loaded: %s", error)
+        return False
+    return True
+
+
+def _digest(*parts: bytes) -> str:
     digest = hashlib.sha256()
-    for path in sorted(sources.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    version = _run([compiler, "--version"])
-    for part in (*depends_on, compiler, version):
-        digest.update(part.encode() + b"\0")
+    for part in parts:
+        digest.update(part + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -100,21 +155,25 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build(compiler: str, flags: Sequence[str], sources: Path, library: Path, what: str) -> None:
-    log.info("building %s, once compiler=%s cache=%s", what, compiler, library.parent)
+def _build(compiler: str, program: Program, library: Path) -> None:
+    log.info("building %s, once compiler=%s cache=%s", program.what, compiler, library.parent)
     started = time.monotonic()
     scratches = f"{library.stem}-"
     for left in library.parent.glob(f"{scratches}*"):  # by a build that was killed: we hold the lock
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=scratches, dir=library.parent) as scratch:
-        objects = [Path(scratch) / f"{path.stem}.o" for path in sorted(sources.glob("*.cpp"))]
-        commands = [[compiler, *flags, "-c", str(sources / f"{path.stem}.cpp"), "-o", str(path)] for path in objects]
+        sources = sorted(program.sources.glob("*.cpp"))
+        objects = [Path(scratch) / f"{path.stem}.o" for path in sources]
+        commands = [
+            [compiler, *program.flags, "-c", str(source), "-o", str(path)]
+            for source, path in zip(sources, objects, strict=True)
+        ]
         with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
             list(executor.map(_run, commands))
         linked = Path(scratch) / library.name
-        _run([compiler, *flags, "-shared", *map(str, objects), "-o", str(linked)])
+        _run([compiler, *program.flags, "-shared", *map(str, objects), "-o", str(linked)])
         linked.replace(library)
-    log.info("%s built seconds=%.1f path=%s", what, time.monotonic() - started, library)
+    log.info("%s built seconds=%.1f path=%s", program.what, time.monotonic() - started, library)
 
 
 def _run(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The kernels as a library, compiled once for every source, compiler and CPU. Knows no torch."""
+"""The kernels as a library, compiled once for every source, compiler and CPU. Knows no torch, and no numpy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wire import native
-from wire.native import CannotBuild, cache_directory
+from wire.native import CannotBuild, Program, cache_directory
 
-from .cpu import Isa, cpu_flags, usable_isas
+from .cpu import Isa, cpu_flags, is_x86_64, usable_isas
 
-__all__ = ["SOURCES", "CannotBuild", "built", "cache_directory", "own_isas"]
+__all__ = ["CannotBuild", "built", "cache_directory", "own_isas", "programs"]
 
-SOURCES = Path(__file__).parent / "csrc"
+_SOURCES = Path(__file__).parent / "csrc"
 
 # No contraction: a product and a sum are fused where the source says so, in every instance of a template alike.
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")
@@ -30,13 +30,19 @@ def own_isas() -> tuple[Isa, ...]:
     return isas
 
 
+def programs() -> list[Program]:
+    """The kernels for every instruction set that a compiler here knows, whether this CPU has it or not."""
+    return [_program(isa) for isa in Isa] if is_x86_64() else []
+
+
 def built(isa: Isa, *, cache: Path | None = None, extra_flags: Sequence[str] = ()) -> Path:
     """The kernels' library for an instruction set, compiled now if nobody has yet (about 20 s).
 
     Raises:
-        CannotBuild: no compiler, one that fails, or a cache that can't be written.
+        CannotBuild: there is none yet, and no compiler, one that fails, or a cache that can't be written.
     """
-    flags = (*_FLAGS, *isa.flags, *extra_flags)
-    return native.built(
-        SOURCES, name=isa.value, what="the kernels", flags=flags, depends_on=sorted(cpu_flags()), cache=cache
-    )
+    return native.built(_program(isa, extra_flags), depends_on=sorted(cpu_flags()), cache=cache)
+
+
+def _program(isa: Isa, extra_flags: Sequence[str] = ()) -> Program:
+    return Program(_SOURCES, name=isa.value, what="the kernels", flags=(*_FLAGS, *isa.flags, *extra_flags))

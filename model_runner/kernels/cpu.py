@@ -38,9 +38,14 @@ def usable_isas(flags: frozenset[str] | None = None) -> tuple[Isa, ...]:
     return (Isa.AVX512, Isa.AVX2) if _NEEDED[Isa.AVX512] <= own else (Isa.AVX2,)
 
 
+def is_x86_64() -> bool:
+    """Whether compilers on this machine know the instruction sets at all."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
 def cpu_flags() -> frozenset[str]:
     """What the kernel says that this CPU can; empty on another architecture than x86-64."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if not is_x86_64():
         return frozenset()
     try:
         lines = _CPUINFO.read_text().splitlines()

@@ -1,8 +1,10 @@
-"""The C functions of `csrc`, with the types of their arguments. Knows no leases."""
+"""The compiled tree in this process, loaded once: the C functions of `csrc`, with their types. Knows no leases."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 from array import array
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
@@ -11,7 +13,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-SOURCES = Path(__file__).parent / "csrc"
+from wire.native import CannotBuild
+
+from .build import built
+
+log = logging.getLogger(__name__)
 
 Library: TypeAlias = ctypes.CDLL
 
@@ -55,8 +61,18 @@ _SIGNATURES: dict[str, tuple[_Type, tuple[_Argument, ...]]] = {
 }
 
 
+@functools.cache
+def load_library() -> Library | None:
+    """The tree's library, built if need be; None, with one line that says what is lost, where it can't be."""
+    try:
+        return opened(built())
+    except (CannotBuild, OSError) as error:
+        log.warning("no compiled tree, so the scheduler's bookkeeping takes several times as long: %s", error)
+        return None
+
+
 def opened(path: Path) -> Library:
-    """Load the library that was built of `SOURCES`.
+    """Load the library that was built of `csrc`.
 
     Raises:
         OSError: the file can't be loaded.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.native import CannotBuild, built, cache_directory
+from wire.native import CannotBuild, Program, built, cache_directory, ship
 
 
 @pytest.fixture
@@ -19,8 +19,17 @@ def small_source(tmp_path: Path) -> Path:
     return folder
 
 
+def program(sources: Path) -> Program:
+    return Program(sources, name="answer", what="the answer", flags=("-fPIC",))
+
+
 def build(sources: Path, cache: Path | None) -> Path:
-    return built(sources, name="answer", what="the answer", flags=("-fPIC",), cache=cache)
+    return built(program(sources), cache=cache)
+
+
+def lose_compilers(monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(empty))
 
 
 def test_a_library_is_built_once_and_again_when_its_source_changes(small_source: Path, tmp_path: Path) -> None:
@@ -57,8 +66,7 @@ def test_what_a_killed_build_left_is_cleared_by_the_next(small_source: Path, tmp
 def test_without_a_compiler_it_says_how_to_get_one(
     small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    lose_compilers(monkeypatch, tmp_path)
     with pytest.raises(CannotBuild, match="apt install g"):
         build(small_source, tmp_path)
 
@@ -97,8 +105,7 @@ def test_the_cache_is_the_users_own(small_source: Path, monkeypatch: pytest.Monk
 
 def test_what_a_library_depends_on_is_in_its_name(small_source: Path, tmp_path: Path) -> None:
     paths = {
-        built(small_source, name="answer", what="it", flags=("-fPIC",), depends_on=[cpu], cache=tmp_path / "cache")
-        for cpu in ("one", "other", "other")
+        built(program(small_source), depends_on=[cpu], cache=tmp_path / "cache") for cpu in ("one", "other", "other")
     }
     assert len(paths) == 2
 
@@ -113,3 +120,51 @@ def test_without_a_home_it_says_what_to_set(
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(CannotBuild, match="set XDG_CACHE_HOME"):
         build(small_source, None)
+
+
+def test_without_a_compiler_the_library_that_one_made_of_the_same_source_is_used_and_told(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier = built(program(small_source), depends_on=["another CPU"], cache=tmp_path / "cache")
+    lose_compilers(monkeypatch, tmp_path)
+    caplog.set_level(logging.INFO)
+    assert build(small_source, tmp_path / "cache") == earlier
+    (line,) = caplog.messages
+    assert "the answer" in line and str(earlier) in line and "no C++ compiler was found" in line
+    source = small_source / "one.cpp"
+    source.write_text(source.read_text().replace("42", "43"))
+    with pytest.raises(CannotBuild, match="apt install g"):
+        build(small_source, tmp_path / "cache")
+
+
+def test_what_was_shipped_is_used_as_it_is_with_a_compiler_and_without(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shipped = ship(program(small_source), small_source.parent / "built")
+    caplog.set_level(logging.INFO)
+    assert build(small_source, tmp_path / "cache") == shipped
+    lose_compilers(monkeypatch, tmp_path)
+    assert build(small_source, tmp_path / "cache") == shipped
+    assert not caplog.messages and not (tmp_path / "cache").exists()
+
+
+def test_what_was_shipped_of_another_source_is_left_alone(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ship(program(small_source), small_source.parent / "built")
+    source = small_source / "one.cpp"
+    source.write_text(source.read_text().replace("42", "43"))
+    assert build(small_source, tmp_path / "cache").parent == tmp_path / "cache"
+    lose_compilers(monkeypatch, tmp_path)
+    with pytest.raises(CannotBuild, match="apt install g"):
+        build(small_source, tmp_path / "another cache")
+
+
+def test_what_was_shipped_and_cannot_be_loaded_here_is_told_and_built(
+    small_source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shipped = ship(program(small_source), small_source.parent / "built")
+    shipped.write_bytes(b"of another machine")
+    assert build(small_source, tmp_path / "cache").parent == tmp_path / "cache"
+    (line,) = caplog.messages
+    assert "can't be loaded" in line and str(shipped) in line

@@ -72,12 +72,15 @@ def test_kernels_that_compute_wrongly_make_place_for_the_next_and_right_ones_are
     looked_at: list[Isa] = []
 
     def built_for(isa: Isa) -> Path:
-        return tmp_path / f"{isa.value}.so"
+        path = tmp_path / f"{isa.value}.so"
+        path.write_bytes(isa.value.encode())
+        return path
 
     def faults(one: Library) -> list[str]:
         looked_at.append(one.isa)
         return ["linear layers (bfloat16)"] if one.isa is Isa.AVX512 else []
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_choice, "built", built_for)
     monkeypatch.setattr(kernel_choice, "opened", lambda isa, path: Library(isa, opened(library.isa, place).handle))
     monkeypatch.setattr(kernel_choice, "faults", faults)
@@ -87,4 +90,56 @@ def test_kernels_that_compute_wrongly_make_place_for_the_next_and_right_ones_are
     assert looked_at == [Isa.AVX512, Isa.AVX2, Isa.AVX512]
     assert "avx512-bf16 compute wrongly" in caplog.text and "linear layers (bfloat16)" in caplog.text
     with pytest.raises(CannotBuild, match="none of the kernels"):
+        checked((Isa.AVX512,))
+
+
+@pytest.mark.parametrize("is_cache_writable", [True, False])
+def test_kernels_are_checked_anew_on_another_cpu_and_when_another_build_takes_their_place(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cache_writable: bool
+) -> None:
+    place, num_checks = tmp_path / "avx2-0.so", 0
+    place.write_bytes(b"one build")
+
+    def faults(one: Library) -> list[str]:
+        nonlocal num_checks
+        num_checks += 1
+        return []
+
+    cache = tmp_path / "cache"
+    if not is_cache_writable:
+        cache.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(kernel_choice, "built", lambda isa: place)
+    monkeypatch.setattr(kernel_choice, "opened", lambda isa, path: library)
+    monkeypatch.setattr(kernel_choice, "faults", faults)
+    seen = []
+    for change in (
+        lambda: None,
+        lambda: None,
+        lambda: place.write_bytes(b"another build"),
+        lambda: monkeypatch.setattr(kernel_choice, "cpu_flags", lambda: AVX512),
+        lambda: None,
+    ):
+        change()
+        assert checked((Isa.AVX2,)) == (place, library)
+        seen.append(num_checks)
+    assert seen == ([1, 1, 2, 3, 3] if is_cache_writable else [1, 2, 3, 4, 5])
+
+
+def test_where_the_fastest_kernels_cannot_be_had_the_next_are_used_and_that_is_told(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = built(Isa.AVX2)
+
+    def only_avx2(isa: Isa) -> Path:
+        if isa is Isa.AVX512:
+            raise CannotBuild("no C++ compiler was found")
+        return place
+
+    monkeypatch.setattr(kernel_choice, "built", only_avx2)
+    path, taken = checked((Isa.AVX512, Isa.AVX2))
+    assert (path, taken.isa) == (place, Isa.AVX2)
+    (line,) = caplog.messages
+    assert "avx2" in line and "no C++ compiler was found" in line
+    with pytest.raises(CannotBuild, match="no C"):
         checked((Isa.AVX512,))

@@ -7,7 +7,7 @@ import pytest
 
 from radix.cache import PrefixCache
 from radix.eviction.lru import Lru
-from radix.native import build
+from radix.native import library
 from radix.native.core import NativeCore
 from radix.pure import PureCore
 from tests.radix.serving import CHAT, ids, serve
@@ -16,9 +16,9 @@ from wire.native import CannotBuild
 
 @pytest.fixture
 def not_yet_loaded() -> Iterator[None]:
-    build.load_library.cache_clear()
+    library.load_library.cache_clear()
     yield
-    build.load_library.cache_clear()
+    library.load_library.cache_clear()
 
 
 def test_a_machine_without_a_compiler_serves_with_the_tree_in_python_and_says_what_is_lost(
@@ -27,7 +27,7 @@ def test_a_machine_without_a_compiler_serves_with_the_tree_in_python_and_says_wh
     def none_there() -> None:
         raise CannotBuild("no C++ compiler was found")
 
-    monkeypatch.setattr(build, "built", none_there)
+    monkeypatch.setattr(library, "built", none_there)
     caches = [PrefixCache(num_pages=16, page_tokens=4) for _ in range(2)]
     assert all(isinstance(cache.core, PureCore) for cache in caches)
     (record,) = caplog.records
