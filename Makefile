@@ -89,4 +89,4 @@ size: ## lines per file and per package
 	  printf '%8d lines in %s\n' $$(find $$d -name '*.py' -exec cat {} + | wc -l) $$d; done
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist model_runner/kernels/built radix/native/built *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
