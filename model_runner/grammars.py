@@ -24,6 +24,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wire.grammar_tokenizer import grammar_tokenizer
 from wire.messages.to_runner import Admission
 from wire.sampling import Grammar
 
@@ -139,7 +140,7 @@ class GrammarRules:
         if self._tokenizer is None:
             assert self._path is not None, "a runner without a tokenizer gets no grammars"
             self._tokenizer = LLTokenizer(
-                self._path.read_text(encoding="utf-8"),
+                grammar_tokenizer(self._path.read_text(encoding="utf-8")),
                 n_vocab=self._vocabulary,
                 eos_token=[token_id for token_id in grammar.eos_token_ids if token_id < self._vocabulary],
             )

@@ -11,9 +11,8 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import msgspec
 import orjson
@@ -21,6 +20,7 @@ from llguidance import LLMatcher, LLTokenizer, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from wire.errors import Overloaded, Refused
+from wire.grammar_tokenizer import UNWRITTEN, grammar_tokenizer, unwritten
 from wire.sampling import Grammar
 
 from .tokenizer import Tokenizer
@@ -43,10 +43,8 @@ _WHITESPACE = r"[ \n]{0,16}"
 _REGEX_FLAW = re.compile(r"regex parse error:.*?^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
 """What is wrong with a pattern, behind a drawing of where."""
 
-_LARK_LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"|/((?:\\.|[^/\\\n])+)/')
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_DESCRIBING = '"description":'
-_ANNOTATIONS = ("description", "title", "examples")
+_LARK_PART = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|<[^<>\s]+>')
+"""What is asked for: a text, a pattern, or a special token by its name; or any of some tokens, by their ids."""
 
 _REGEX_LITERAL = re.compile(r"/((?:\\.|[^/\\\n])+)/")
 _PATTERN_TOKEN = re.compile(r"\\.|\{(?P<low>\d{0,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL)
@@ -111,10 +109,16 @@ def ebnf_grammar(text: str, *, field: str) -> Grammar:
         if product > MAX_REPETITIONS:
             raise _too_often(line, field)
     try:
-        source = LLMatcher.grammar_from_lark(any_to_lark(text))
+        source = LLMatcher.grammar_from_lark(_LARK_PART.sub(_unwritten, any_to_lark(text)))
     except Exception as error:  # the library raises plain Exception
         raise Refused(f"{field} is no grammar: {error}. Mend it.", field=field) from None
     return _grammar(source, field)
+
+
+def _unwritten(part: re.Match[str]) -> str:
+    """The part of a grammar, in which a special token has its name in the tokenizer for grammars."""
+    is_name = part[0].startswith("<") and not part[0].startswith("<[")
+    return unwritten(part[0]) if is_name else part[0]
 
 
 def lark_grammar(text: str, *, field: str) -> Grammar:
@@ -221,7 +225,9 @@ class GrammarTrial:
 
     def _prepared(self) -> LLTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = LLTokenizer(self._model.to_json(), eos_token=list(self._model.eos_token_ids))
+            self._tokenizer = LLTokenizer(
+                grammar_tokenizer(self._model.to_json()), eos_token=list(self._model.eos_token_ids)
+            )
         return self._tokenizer
 
     def _begun(self, digest: bytes, source: str) -> asyncio.Task[str]:
@@ -244,9 +250,7 @@ class GrammarTrial:
                 await self._room.acquire()
         except TimeoutError:
             raise Overloaded("other requests' grammars are being tried. Try again later.") from None
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, _try, tokenizer, source, self._model.special_texts
-        )
+        work = asyncio.get_running_loop().run_in_executor(self._threads, _try, tokenizer, source)
         work.add_done_callback(lambda ended: self._ended(digest, ended))
         try:
             return await asyncio.wait_for(asyncio.shield(work), TRIAL_S)
@@ -271,46 +275,17 @@ class _Tags(msgspec.Struct):
     triggers: list[str]
 
 
-def _try(tokenizer: LLTokenizer, source: str, special_texts: Sequence[str]) -> str:
-    literals = "\n".join(_literals(source))
-    # The library makes the token of such a text, and then finds that its grammar wanted the text.
-    if (spelt := next((text for text in special_texts if text in literals), None)) is not None:
-        return f"it spells the special token {spelt}, which no answer can hold as text"
+def _try(tokenizer: LLTokenizer, source: str) -> str:
     began_s = time.thread_time()
     matcher = LLMatcher(tokenizer, source, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if (took_s := time.thread_time() - began_s) > MOST_CPU_S:
         return f"to build it takes {took_s:.1f} s of work, and at most {MOST_CPU_S:g} s are allowed"
-    error = str(matcher.get_error())
+    error = str(matcher.get_error()).replace(UNWRITTEN, "")
     if flaw := _REGEX_FLAW.search(error):
         return f"error in the pattern: {flaw[1]}"[:_SHOWN_CHARACTERS]
     return " ".join(error.split())[:_SHOWN_CHARACTERS]
-
-
-def _literals(source: str) -> Iterator[str]:
-    """The texts and patterns that a grammar may ask for, without their backslashes; a superset."""
-    for grammar in grammars_of(Grammar(source=source, field="")):
-        lark = grammar.get("lark_grammar")
-        for literal in _LARK_LITERAL.finditer(lark) if isinstance(lark, str) else ():
-            if not literal.string.endswith(_DESCRIBING, 0, literal.start()):
-                yield _ESCAPED.sub(r"\1", literal[1] or literal[2] or "")
-        yield from map(partial(_ESCAPED.sub, r"\1"), _demanded(grammar.get("json_schema")))
-
-
-def _demanded(schema: object) -> Iterator[str]:
-    """All texts in a schema, but for what describes it."""
-    stack = [schema]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, list):
-            stack += item
-        elif isinstance(item, dict):
-            yield from item
-            # A property may have such a name too; its schema is an object.
-            stack += [value for name, value in item.items() if name not in _ANNOTATIONS or isinstance(value, dict)]
 
 
 def _grammar(source: str, field: str) -> Grammar:

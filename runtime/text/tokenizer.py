@@ -44,9 +44,9 @@ class Tokenizer:
     """Text to token ids and back.
 
     `special_tokens` are the named ones (`bos_token`, ...) as text; `special_ids` all that `skip_special_tokens` leaves
-    out, and `special_texts` their texts; `eos_token_ids` those that end an answer. No token stands for more than
-    `longest_token_characters`; that is None where an unknown word of any length may become one token. `whole_texts` has
-    the texts of the tokens that were asked for already and that are whole characters.
+    out; `eos_token_ids` those that end an answer. No token stands for more than `longest_token_characters`; that is
+    None where an unknown word of any length may become one token. `whole_texts` has the texts of the tokens that were
+    asked for already and that are whole characters.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, files: ModelFiles) -> None:
@@ -58,7 +58,6 @@ class Tokenizer:
         self.whole_texts: dict[int, str] = {}
         self.is_byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.special_texts = tuple(token.content for token in added.values() if token.special)
         self.special_tokens = _special_tokens(files.tokenizer_config)
         self.eos_token_ids = _eos_token_ids(backend, files, self.special_tokens.get("eos_token"))
         self._words = word_encoder(backend, partial(self._encode_text, add_special_tokens=False))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from model_runner.grammars import GrammarRules
 from runtime.model_files import tokenizer_files
 from runtime.text.grammar import choice_grammar, ebnf_grammar, json_grammar, regex_grammar, tags_grammar
-from tests.fakes import END_OF_TURN, EOS, byte_tokenizer
+from tests.fakes import BOS, END_OF_TURN, EOS, byte_tokenizer
 from wire.messages.encoding import ids_to_bytes
 from wire.messages.to_runner import Admission
 from wire.sampling import Grammar, SamplingParams
@@ -112,6 +113,38 @@ def test_other_forms_are_followed_too(rules: GrammarRules) -> None:
     assert _answer(rules, choice_grammar(["yes", "no"], field="choice"), 1) in ("yes", "no")
     assert _answer(rules, ebnf_grammar('root ::= "a" ("b" | "c")', field="ebnf"), 1) in ("ab", "ac")
     assert _answer(rules, ebnf_grammar('start: "x" /[0-9]{2}/', field="ebnf"), 1)[0] == "x"
+
+
+@pytest.mark.parametrize("special", ["</s>", "<|end|>"])
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (lambda text: regex_grammar(re.escape(text), field="f"), "{}"),
+        (lambda text: regex_grammar("".join(f"\\x{ord(c):02x}" for c in text) + "[a]", field="f"), "{}a"),
+        (lambda text: regex_grammar(f"a[<]{{1}}{re.escape(text[1:])}", field="f"), "a{}"),
+        (lambda text: json_grammar({"const": f"a{text}"}, field="f"), '"a{}"'),
+        (lambda text: json_grammar({"enum": [text, f"{text}{text}"]}, field="f"), '"{}"|"{}{}"'),
+        (
+            lambda text: json_grammar({"type": "string", "pattern": f"^\\u003c{re.escape(text[1:])}$"}, field="f"),
+            '"{}"',
+        ),
+        (lambda text: ebnf_grammar(f'root ::= "a" "\\x3c" "{text[1:]}"', field="f"), "a{}"),
+        (lambda text: ebnf_grammar(f'start: "\\u003c{text[1:]}b"', field="f"), "{}b"),
+        (lambda text: choice_grammar([f"yes{text}", f"no{text}"], field="f"), "yes{}|no{}"),
+    ],
+)
+def test_text_that_spells_a_special_token_is_text(
+    rules: GrammarRules, made: Callable[[str], Grammar], wanted: str, special: str
+) -> None:
+    answer = _answer(rules, made(special), 1)
+    assert answer in [each.replace("{}", special) for each in wanted.split("|")], answer
+
+
+def test_a_grammar_may_ask_for_a_special_token_by_its_name(rules: GrammarRules) -> None:
+    rules.admit(_admission(ebnf_grammar('start: "a" <s> "b"', field="ebnf"), output_ids=[ord("a")]))
+    logits, _ = rules.applied(torch.zeros(1, VOCABULARY), [0], np.array([1]))
+    assert logits[0].isfinite().nonzero().flatten().tolist() == [BOS]
+    rules.release(0)
 
 
 def test_a_tag_forces_the_structure_that_it_begins(rules: GrammarRules) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from runtime.text.grammar import (
     choice_grammar,
     ebnf_grammar,
     json_grammar,
-    lark_grammar,
     regex_grammar,
     tags_grammar,
 )
@@ -58,36 +56,10 @@ async def test_each_form_passes_its_trial_and_learns_the_ends(trial: GrammarTria
     assert set((await trial.tried(made())).eos_token_ids) == {EOS, END_OF_TURN}
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda special: json_grammar({"const": f"a{special}"}, field="f"),
-        lambda special: json_grammar({"type": "object", "properties": {special: {"type": "null"}}}, field="f"),
-        lambda special: json_grammar({"properties": {"title": {"const": special}}}, field="f"),
-        lambda special: json_grammar({"pattern": f"^a{re.escape(special)}$"}, field="f"),
-        lambda special: regex_grammar(re.escape(special) + "x*", field="f"),
-        lambda special: ebnf_grammar(f'root ::= "a" "b{special}"', field="f"),
-        lambda special: choice_grammar(["yes", f"no{special}"], field="f"),
-        lambda special: tags_grammar(
-            json.dumps({"structures": [{"begin": f"<f>{special}", "end": "</f>"}], "triggers": ["<f"]}), field="f"
-        ),
-    ],
-)
-async def test_text_that_spells_a_special_token_is_refused(
-    trial: GrammarTrial, tokenizer: Tokenizer, made: Callable[[str], Grammar]
-) -> None:
-    for special in tokenizer.special_texts:
-        with pytest.raises(Refused, match=f"spells the special token {re.escape(special)}, which no answer"):
-            await trial.tried(made(special))
-
-
-async def test_a_special_token_may_be_named_by_a_grammar_and_spoken_of_in_descriptions(
-    trial: GrammarTrial, tokenizer: Tokenizer
-) -> None:
-    special = tokenizer.special_texts[-1]
-    schema = {"type": "object", "description": f"Not {special}.", "properties": {"a": {"description": special}}}
-    await trial.tried(json_grammar(schema, field="f"))
-    await trial.tried(lark_grammar(f"start: {special} %json {json.dumps(schema, separators=(',', ':'))}", field="f"))
+async def test_a_grammar_may_name_a_special_token_and_is_told_where_there_is_none(trial: GrammarTrial) -> None:
+    await trial.tried(ebnf_grammar('start: "a" <|end|> "<|end|>" /<s>/ <[257]>', field="f"))
+    with pytest.raises(Refused, match=r'unknown special token: "<\|edn\|>"'):
+        await trial.tried(ebnf_grammar('start: "a" <|edn|>', field="f"))
 
 
 def _deep(depth: int) -> str:
@@ -171,7 +143,7 @@ async def test_many_requests_at_once_wait_for_their_trials_and_the_same_grammar_
 ) -> None:
     tried = []
 
-    def note(_: object, source: str, _special: object) -> str:
+    def note(_: object, source: str) -> str:
         tried.append(source)
         return ""
 
@@ -186,7 +158,7 @@ async def test_a_trial_that_takes_too_long_is_refused_and_others_are_told_to_com
 ) -> None:
     released = threading.Event()
     monkeypatch.setattr(grammar, "TRIAL_S", 0.05)
-    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source, special: str(released.wait(DEADLINE_S)))
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: str(released.wait(DEADLINE_S)))
     slow = [trial.tried(regex_grammar(f"a{i}", field="f")) for i in range(4)]
     ended = await asyncio.gather(*slow, return_exceptions=True)
     assert all(isinstance(error, Refused) and "more than 0.05 s" in error.message for error in ended)
@@ -200,9 +172,7 @@ async def test_a_trial_that_took_too_long_on_a_busy_machine_counts_once_it_has_e
 ) -> None:
     released = threading.Event()
     monkeypatch.setattr(grammar, "TRIAL_S", 0.05)
-    monkeypatch.setattr(
-        grammar, "_try", lambda tokenizer, source, special: "" if released.wait(30) else "never released"
-    )
+    monkeypatch.setattr(grammar, "_try", lambda tokenizer, source: "" if released.wait(30) else "never released")
     slow = regex_grammar("a", field="f")
     for _ in range(2):
         with pytest.raises(Refused, match=r"more than 0\.05 s"):
@@ -285,7 +255,7 @@ def test_repetitions_are_counted_as_re2_counts_them(pattern: str) -> None:
 async def test_a_grammar_is_tried_once(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def note(_: object, source: str, _special: object) -> str:
+    def note(_: object, source: str) -> str:
         tried.append(source)
         return ""
 
