@@ -21,8 +21,12 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any], *, title: str) ->
     for field, kind in _flag_fields(cls):
         name = "--" + field.name.replace("_", "-")
         text = f"{field.metadata['help']} (default: {_shown(field.default)})".replace("%", "%%")
+        if kind is bool and field.default:
+            switch = group.add_argument(name, action=argparse.BooleanOptionalAction, default=True)
+            switch.help = text  # given above, the default would be told twice before Python 3.13
+            continue
         if kind is bool:
-            group.add_argument(name, action="store_true", default=field.default, help=text)
+            group.add_argument(name, action="store_true", default=False, help=text)
             group.add_argument(
                 name.replace("--", "--no-", 1), action="store_false", dest=field.name, help=argparse.SUPPRESS
             )
@@ -77,7 +81,7 @@ def _shown(default: Any) -> str:
         case None:
             return "auto"
         case bool():
-            return "on; --no-… turns it off" if default else "off"
+            return "on" if default else "off"
         case _:
             return str(default)
 

@@ -19,7 +19,7 @@ from .schema import shown
 
 _BEARER = "bearer "
 _PREFLIGHT_S = "600"
-_READABLE = "X-Request-Id, X-Axil-Cache, X-Axil-Normalized, Retry-After"
+_READABLE = "X-Request-Id, X-Axil-Cache, X-Axil-Normalized, X-Axil-Ignored, Retry-After"
 """Our headers, which a browser shows to a page of another origin only where they are named."""
 
 

@@ -40,7 +40,7 @@ from .access import KEYS, Keys, add_extra_headers, cross_origin, guarded, not_fo
 from .anthropic import MESSAGES_PATH, anthropic_error
 from .errors import Shape, envelope, error_response, json_response
 from .explained import add_cache_header
-from .fields import BODY_SCHEMA
+from .fields import BODY_SCHEMA, add_ignored_header
 from .front import FRONT, Front
 from .ollama_lines import OLLAMA_PATH, ollama_error
 from .route import Route
@@ -95,6 +95,7 @@ def build_app(front: Front) -> web.Application:
     app[openapi.DOCUMENT] = openapi.document(ROUTES, version=str(front.launch.server_info.get("version")))
     app.on_response_prepare.append(add_extra_headers)
     app.on_response_prepare.append(add_cache_header)
+    app.on_response_prepare.append(add_ignored_header)
     keys = app[KEYS] = Keys(api_key=config.api_key, admin_api_key=config.admin_api_key)
     for route in ROUTES:
         handler = _handler(route, keys, origins)

@@ -16,6 +16,7 @@ import orjson
 from aiohttp import web
 
 from wire.errors import Refused
+from wire.names import near
 
 from .schema import NOT_SUPPORTED, Schema, check, shown
 
@@ -43,6 +44,13 @@ _CHECKED_INLINE_VALUES = 2000
 _MAX_NOTED_NAMES = 100
 """Unknown names that are logged and remembered; whoever makes up more is not worth the log."""
 
+_MAX_TOLD_NAMES = 8
+_LONGEST_GUESSED = 64
+"""A longer name is no known one that was mistyped."""
+
+IGNORED_HEADER = "X-Axil-Ignored"
+_IGNORED = web.RequestKey("ignored", list[str])
+"""What was ignored of the request's body, as it's told."""
 
 _LONGEST_INTEGER = 19
 """Digits of an integer in a query."""
@@ -51,10 +59,17 @@ _LONGEST_INTEGER = 19
 class Fields:
     """The fields of one JSON object; `path` is where it stands in the body, `schema` what it may hold."""
 
-    def __init__(self, data: Mapping[str, object], path: str = "", schema: Schema | None = None) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, object],
+        path: str = "",
+        schema: Schema | None = None,
+        ignored: list[str] | None = None,
+    ) -> None:
         self._data = data
         self._path = path
         self._schema = schema or {}
+        self._ignored = [] if ignored is None else ignored
         self._known = self._schema.get("properties")
         self._read: set[str] = set()
 
@@ -125,12 +140,12 @@ class Fields:
         if value is None:
             value = {}
         if isinstance(value, dict):
-            return Fields(value, self.name(field), self._schema_of(field))
+            return Fields(value, self.name(field), self._schema_of(field), self._ignored)
         raise self.wrong_type(field, "an object", value)
 
     def each(self, field: str, value: object) -> Fields:
         """An object of which `value`, one of several in `field`, stands in the field's place."""
-        return Fields({field: value}, self._path, self._schema)
+        return Fields({field: value}, self._path, self._schema, self._ignored)
 
     def mapping(self, field: str) -> dict[str, object]:
         """An object taken as a whole; empty when absent."""
@@ -157,7 +172,7 @@ class Fields:
             if not isinstance(item, dict):
                 raise self.wrong_type(f"{field}[{i}]", "an object", item)
         schema = self._schema_of(field)
-        return [Fields(item, f"{self.name(field)}[{i}]", schema) for i, item in enumerate(value)]
+        return [Fields(item, f"{self.name(field)}[{i}]", schema, self._ignored) for i, item in enumerate(value)]
 
     def everything(self) -> dict[str, object]:
         """The whole object, whatever it holds."""
@@ -177,17 +192,23 @@ class Fields:
         name = self.name(field)
         return Refused(f"{name} must be {wanted}, got {shown(value)}. Change {name}.", field=name)
 
-    def warn_unknown(self, seen: set[str]) -> None:
-        """Log each field that nobody has read, once per name (`seen` remembers), up to a limit."""
+    def warn_unknown(self, seen: dict[str, str]) -> None:
+        """Tell of each field that nobody has read, in the answer's header, and once per name in the log.
+
+        What is told of a name is remembered in `seen`, up to a limit; others are not told.
+        """
         for field in self._data:
-            if len(seen) >= _MAX_NOTED_NAMES:
-                return
             if field in self._read or self._is_refused(field):
                 continue
             name = shown(self.name(field))
             if name not in seen:
-                seen.add(name)
-                log.warning("unknown field ignored: %s", name)
+                if len(seen) >= _MAX_NOTED_NAMES:
+                    return
+                known = self._known if isinstance(self._known, dict) else ()
+                seen[name] = name + (near(field, known) if len(field) <= _LONGEST_GUESSED else "")
+                log.warning("unknown field ignored: %s", seen[name])
+            if len(self._ignored) < _MAX_TOLD_NAMES:
+                self._ignored.append(seen[name])
 
 
 def _schema_of_object(schema: object) -> Schema | None:
@@ -232,7 +253,14 @@ async def read_fields(request: web.Request) -> Fields:
         await asyncio.to_thread(check, schema, data, "")
     else:
         check(schema, data, "")
-    return Fields(data, schema=schema)
+    ignored = request[_IGNORED] = []
+    return Fields(data, schema=schema, ignored=ignored)
+
+
+async def add_ignored_header(request: web.Request, response: web.StreamResponse) -> None:
+    """Called for each answer before its head is sent."""
+    if ignored := request.get(_IGNORED):
+        response.headers[IGNORED_HEADER] = ", ".join(ignored)
 
 
 def _check_count(body: bytes) -> None:

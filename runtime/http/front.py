@@ -36,7 +36,7 @@ class Front:
     records: Records
     diagnosis: LatestDiagnosis = field(default_factory=LatestDiagnosis)
     started_at: int = field(default_factory=lambda: int(time.time()))
-    unknown_fields: set[str] = field(default_factory=set)
+    unknown_fields: dict[str, str] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str:
@@ -44,7 +44,7 @@ class Front:
         return self.launch.model_name
 
     def warn_unknown(self, *read: Fields) -> None:
-        """Log fields that no route has read."""
+        """Log fields that no route has read, and tell the client."""
         for fields in read:
             fields.warn_unknown(self.unknown_fields)
 

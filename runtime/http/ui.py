@@ -57,7 +57,7 @@ def read_files(folder: Path = _FOLDER) -> Files:
 
 async def to_page(request: web.Request) -> web.StreamResponse:
     """Lead to the live view."""
-    return web.Response(status=308, headers={"Location": "ui/"})
+    return web.Response(status=308, headers={"Location": "ui/"}, text="The live view is at ui/, with the slash.\n")
 
 
 async def file(request: web.Request) -> web.StreamResponse:

@@ -78,7 +78,8 @@ def test_help_shows_defaults_and_survives_percent_signs() -> None:
     shown = " ".join(parser.format_help().split())
     assert "How hot, up to 100%. (default: 96.5)" in shown
     assert "How long; auto asks the tea. (default: auto)" in shown
-    assert "Whether it whistles. (default: on; --no-… turns it off)" in shown
+    assert "[--whistles | --no-whistles] [--is-red]" in shown
+    assert "--whistles, --no-whistles Whether it whistles. (default: on)" in shown
     assert "Whether it is red. (default: off)" in shown
 
 

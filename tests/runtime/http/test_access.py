@@ -12,6 +12,7 @@ import pytest
 from runtime.config import HttpConfig
 from runtime.http import normaliser
 from runtime.http.explained import CACHE_HEADER, EXPLAIN_HEADER
+from runtime.http.fields import IGNORED_HEADER
 from tests.fakes import Server, running_server
 
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type, x-mine"}
@@ -119,7 +120,7 @@ async def test_pages_of_allowed_origins_may_read_answers_and_streams(tmp_path: P
                 assert response.status == status
                 assert response.headers["Access-Control-Allow-Origin"] == "https://b.example"
                 shown = set(response.headers["Access-Control-Expose-Headers"].split(", "))
-                assert shown == {"X-Request-Id", "Retry-After", CACHE_HEADER, normaliser.HEADER}
+                assert shown == {"X-Request-Id", "Retry-After", CACHE_HEADER, normaliser.HEADER, IGNORED_HEADER}
                 assert "X-Request-Id" in response.headers
         async with http.post("/generate", json={"text": "x"}, headers=origin) as response:
             assert response.status == 401  # which the page may read too, to say so

@@ -119,17 +119,20 @@ async def test_one_refused_prompt_of_a_batch_cancels_the_others(server: Server, 
     assert server.client.num_open == 0
 
 
-async def test_an_unknown_field_is_accepted_and_logged_once(
-    http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_unknown_field_is_ignored_and_told_in_a_header_and_once_in_the_log(
+    http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture, is_streamed: bool
 ) -> None:
+    body = {"text": "x", "novelty": 1, "sampling_params": {"temprature": 2}, "stream": is_streamed}
+    told = ['"sampling_params.temprature"; did you mean temperature?', '"novelty"']
     with caplog.at_level(logging.WARNING, logger="runtime"):
         for _ in range(2):
-            async with http.post("/generate", json={"text": "x", "novelty": 1, "sampling_params": {"zest": 2}}) as r:
-                assert r.status == 200
-    assert [record.getMessage() for record in caplog.records] == [
-        'unknown field ignored: "sampling_params.zest"',
-        'unknown field ignored: "novelty"',
-    ]
+            async with http.post("/generate", json=body) as response:
+                assert response.status == 200
+                assert response.headers["X-Axil-Ignored"] == ", ".join(told)
+    assert [record.getMessage() for record in caplog.records] == [f"unknown field ignored: {each}" for each in told]
+    async with http.post("/generate", json={"text": "x"}) as response:
+        assert "X-Axil-Ignored" not in response.headers
 
 
 async def test_made_up_field_names_neither_fill_the_log_nor_write_into_it(
