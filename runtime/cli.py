@@ -52,6 +52,8 @@ def run(arguments: Sequence[str] | None = None, *, version: str, modules: Mappin
         match args.command:
             case "serve":
                 signal.signal(signal.SIGTERM, _interrupt)
+                if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                    signal.signal(signal.SIGHUP, _interrupt)
                 return _serve(arguments, args, version, modules)
             case "fetch-demo":
                 signal.signal(signal.SIGTERM, _interrupt)

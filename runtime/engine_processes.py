@@ -17,7 +17,16 @@ from wire.errors import Unavailable
 from .config import MODULES, ServerConfig
 from .display import Display
 from .keeper import KeeperLaunch
-from .launch import Hurried, Launch, StopAsked, stop_after_death, stop_in_order, wait_for_end, wait_until_started
+from .launch import (
+    Hurried,
+    Launch,
+    StopAsked,
+    describe,
+    stop_after_death,
+    stop_in_order,
+    wait_for_end,
+    wait_until_started,
+)
 from .model_files import ModelFiles
 from .part import Died, Part, Said
 from .run_dir import run_directory
@@ -110,7 +119,9 @@ class EngineProcesses:
         end = wait_for_end(launch)
         if isinstance(end, StopAsked):
             with contextlib.suppress(Hurried):
-                stop_in_order(launch, grace_s=0)
+                fault = stop_in_order(launch, grace_s=0)
+                if isinstance(fault, Died):
+                    log.warning("while the engine closed, %s", describe(fault))
             return
         sentence = _what_died(end)
         log.error("%s", sentence)

@@ -20,12 +20,22 @@ Facts = dict[str, str | int | float]
 _EXIT_S = 0.5
 """How long a process may take to exit when its time of grace is over."""
 
+_LEAVE_S = 1.9
+"""How long one that clients talk to may take then: its last answers have to leave, which slow readers hold up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """Somebody wants the server to stop; `why` is for the log."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overdue:
+    """Parts that did not end in time when they were told to, and were killed."""
+
+    parts: tuple[str, ...]
 
 
 Event = Said | Died | StopAsked
@@ -94,10 +104,10 @@ class Launch:
         for name in self.living.intersection(names):
             self._living[name].tell(notice)
 
-    def wait_gone(self, names: Iterable[str], *, within_s: float) -> Died | None:
+    def wait_gone(self, names: Iterable[str], *, within_s: float, in_order: bool = True) -> Died | None:
         """Wait until the named parts have ended, at most `within_s` seconds, or until another part dies.
 
-        Returns that death.
+        Returns that death; with `in_order` also that of a named part which did not end by itself and well.
 
         Raises:
             Hurried: a stop was asked for meanwhile.
@@ -110,7 +120,7 @@ class Launch:
                     return None
                 case StopAsked():
                     raise Hurried
-                case Died(part=part) as died if part not in wanted:
+                case Died(part=part) as died if part not in wanted or (in_order and not died.is_in_order):
                     return died
         return None
 
@@ -167,10 +177,11 @@ def wait_for_end(launch: Launch) -> Died | StopAsked:
             return event
 
 
-def stop_in_order(launch: Launch, *, grace_s: float) -> Died | None:
-    """Let open requests finish within `grace_s`, then end all parts; takes `grace_s` and 1.5 s at most.
+def stop_in_order(launch: Launch, *, grace_s: float) -> Died | Overdue | None:
+    """Let open requests finish within `grace_s`, then end all parts; takes `grace_s` and 2.9 s at most.
 
-    Returns the death of a part that open requests needed: they have been answered, and everything has stopped.
+    Returns what went wrong, when everything has stopped: a part died, upon which open requests have been answered, or
+    parts had to be killed.
 
     Raises:
         Hurried: a stop was asked for again, upon which everything has been killed.
@@ -178,13 +189,15 @@ def stop_in_order(launch: Launch, *, grace_s: float) -> Died | None:
     others = [name for name in launch.names if name not in launch.fronts]
     try:
         launch.tell(launch.fronts, Shutdown(grace_s=grace_s))
-        died = launch.wait_gone(launch.fronts, within_s=grace_s + _EXIT_S)
+        died = launch.wait_gone(launch.fronts, within_s=grace_s + _LEAVE_S)
+        if died is None:
+            launch.tell(others, Shutdown(grace_s=_EXIT_S))
+            died = launch.wait_gone(others, within_s=2 * _EXIT_S)
         if died is not None:
             stop_after_death(launch, died)
             return died
-        launch.tell(others, Shutdown(grace_s=_EXIT_S))
-        launch.wait_gone(others, within_s=2 * _EXIT_S)
-        return None
+        overdue = tuple(name for name in launch.names if name in launch.living)
+        return Overdue(parts=overdue) if overdue else None
     finally:
         launch.kill()
 
@@ -194,7 +207,7 @@ def stop_after_death(launch: Launch, died: Died) -> None:
     peer_died = PeerDied(process=died.part, exit_status=died.exit_status, last_words=died.last_words)
     try:
         launch.tell(launch.names, peer_died)
-        launch.wait_gone(launch.names, within_s=GRACE_S + _EXIT_S)
+        launch.wait_gone(launch.names, within_s=GRACE_S + _EXIT_S, in_order=False)
     except Hurried:
         return
     finally:

@@ -45,6 +45,11 @@ class Died:
     exit_status: str
     last_words: str
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it ended by itself, and says that all is well."""
+        return self.exit_status == _exit_status(os.EX_OK)
+
 
 class RunningPart:
     """A started part. `on_event` is called from this part's threads, `Died` last."""
@@ -89,8 +94,8 @@ class RunningPart:
 
     def kill(self) -> None:
         """End the process and its own children at once."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:
+            self._kill_group()
 
     def close(self) -> None:
         """Close this end of the process's input; to be called when it has died."""
@@ -117,7 +122,13 @@ class RunningPart:
             for line in lines:
                 self._on_event(Said(part=self._name, status=_decoded(line)))
 
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has been collected meanwhile
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _reap(self, readers: list[threading.Thread]) -> None:
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self._kill_group()  # compilers that it has left; until it is collected nobody else can have its number
         return_code = self._process.wait()
         for reader in readers:
             reader.join(_DRAIN_S)  # not for ever: a grandchild may hold the pipe open

@@ -10,7 +10,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from .launch import (
     Facts,
     Hurried,
     Launch,
+    Overdue,
     StartFailed,
     StopAsked,
     describe,
@@ -141,19 +142,36 @@ def _watch(launch: Launch, *, grace_s: float) -> int:
     if isinstance(end, StopAsked):
         log.info("%s: finishing open requests for up to %g s, then stopping; once more stops at once", end.why, grace_s)
         try:
-            died = stop_in_order(launch, grace_s=grace_s)
+            fault = stop_in_order(launch, grace_s=grace_s)
         except Hurried:
             log.warning("stopped at once")
             return _KILLED_BY_CTRL_C
-        if died is None:
+        if fault is None:
             log.info("stopped")
             return 0
+        if isinstance(fault, Overdue):
+            return _killed(launch, fault.parts)
+        died = fault
         log.error("%s", describe(died))
     else:
         died = end
         log.error("%s", describe(died))
         stop_after_death(launch, died)
     log.error("stopped, because the %s died (%s)", died.part, died.exit_status)
+    return 1
+
+
+def _killed(launch: Launch, parts: Sequence[str]) -> int:
+    """Say that parts were killed; the exit status is an error where clients were left without an answer's end."""
+    names = " and the ".join(parts)
+    if set(parts).isdisjoint(launch.fronts):
+        log.warning("stopped; the %s did not end in time and had to be killed", names)
+        return 0
+    log.error(
+        "stopped; the %s did not end in time and had to be killed: answers still open were cut off. It hung, or the "
+        "machine is too busy; raise --drain-seconds, or see its log with AXIL_LOG=DEBUG",
+        names,
+    )
     return 1
 
 
@@ -168,7 +186,7 @@ def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], 
 
 @contextmanager
 def _asking_on_signals(launch: Launch) -> Iterator[None]:
-    """Turn the signals that end a program into a wish to stop."""
+    """Turn the signals that end a program into a wish to stop; behind it they change nothing, as the program ends."""
     asked_at = -math.inf
 
     def ask(number: int, _: object) -> None:
@@ -178,12 +196,15 @@ def _asking_on_signals(launch: Launch) -> Iterator[None]:
             asked_at = now
             launch.ask_to_stop(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    # nohup ignores SIGHUP, so that a server outlives its terminal.
+    heard = [each for each in _SIGNALS if each is not signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, ask)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _model_name(config: ServerConfig, files: ModelFiles) -> str:

@@ -5,6 +5,7 @@ Behaviour comes from the configuration (`behaviour`) or, where that is a real on
 """
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -42,8 +43,12 @@ def main() -> None:
     child.watch(on_notice, run_dir=config["run_dir"])
     print(f"{role} says hello", flush=True)
     child.tell(Progress(what="loading weights", done=272, total=272, unit="tensors"))
-    address = {"address": "http://127.0.0.1:31000"} if role == "tokenizer" else {}
-    child.tell(Started(facts={"pid": os.getpid(), **address}))
+    facts: dict[str, str | int | float] = {"pid": os.getpid()}
+    if role == "tokenizer":
+        facts["address"] = "http://127.0.0.1:31000"
+    if behaviour == "parent":
+        facts["child"] = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid
+    child.tell(Started(facts=facts))
     is_over.wait()
     record(f"{role} exits")
     sys.stdout.flush()

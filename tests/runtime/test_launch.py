@@ -11,6 +11,7 @@ from runtime.config import HttpConfig
 from runtime.launch import (
     Hurried,
     Launch,
+    Overdue,
     StartFailed,
     StopAsked,
     describe,
@@ -21,6 +22,7 @@ from runtime.launch import (
 )
 from runtime.part import Died, Part, Said
 from tests.deadline import DEADLINE_S
+from tests.processes import is_alive
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("tokenizer", "scheduler", "model_runner")
@@ -103,12 +105,12 @@ def test_a_stop_goes_to_the_front_first_and_to_the_others_when_it_has_gone(
 def test_parts_that_ignore_a_stop_are_killed_when_the_grace_is_over(make_launch: MakeLaunch) -> None:
     launch = make_launch(tokenizer="deaf", model_runner="deaf")
     pids = started(launch)
-    assert stop_in_order(launch, grace_s=0.1) is None
+    assert stop_in_order(launch, grace_s=0.1) == Overdue(parts=("tokenizer", "model_runner"))
     assert not any(map(psutil.pid_exists, pids.values()))
 
 
 def test_a_stop_takes_less_than_five_seconds_unless_asked_to_wait_longer() -> None:
-    assert HttpConfig().drain_seconds + 3 * runtime.launch._EXIT_S < 5
+    assert HttpConfig().drain_seconds + runtime.launch._LEAVE_S + 2 * runtime.launch._EXIT_S < 5
 
 
 def test_a_part_that_dies_while_open_requests_finish_ends_them_and_is_told(
@@ -120,10 +122,54 @@ def test_a_part_that_dies_while_open_requests_finish_ends_them_and_is_told(
     before = time.monotonic()
     died = stop_in_order(launch, grace_s=DEADLINE_S)
     assert time.monotonic() - before < DEADLINE_S
-    assert died is not None
+    assert isinstance(died, Died)
     assert (died.part, died.exit_status) == ("model_runner", "killed by SIGKILL")
     assert records(tmp_path)[0] == "tokenizer Shutdown"
     assert "tokenizer PeerDied" in records(tmp_path)
+    assert not launch.living
+
+
+def test_the_front_s_own_death_while_open_requests_finish_is_no_ordered_end(make_launch: MakeLaunch) -> None:
+    launch = make_launch(tokenizer="busy")
+    pids = started(launch)
+    os.kill(pids["tokenizer"], 9)
+    died = stop_in_order(launch, grace_s=DEADLINE_S)
+    assert isinstance(died, Died)
+    assert (died.part, died.exit_status) == ("tokenizer", "killed by SIGKILL")
+    assert not launch.living
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_a_part_had_started_goes_with_it(make_launch: MakeLaunch, is_killed: bool) -> None:
+    launch = make_launch(model_runner="parent")
+    facts = wait_until_started(launch, within_s=60, on_said=lambda said: None)
+    assert isinstance(facts, dict)
+    compiler = int(facts["model_runner"]["child"])
+    if is_killed:
+        os.kill(int(facts["model_runner"]["pid"]), 9)
+        wait_for_end(launch)
+    else:
+        launch.kill()
+    deadline = time.monotonic() + DEADLINE_S
+    while is_alive(compiler):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_part_that_ends_at_the_moment_it_is_killed_keeps_no_other_alive(
+    make_launch: MakeLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = make_launch()
+    pids = started(launch)
+    really_kill = os.killpg
+
+    def kill(group: int, number: int) -> None:
+        really_kill(group, number)
+        if group == pids["tokenizer"]:
+            raise ProcessLookupError
+
+    monkeypatch.setattr(os, "killpg", kill)
+    launch.kill()
     assert not launch.living
 
 

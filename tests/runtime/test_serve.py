@@ -26,7 +26,7 @@ NAMES = ("tokenizer", "scheduler", "model runner")
 class Axil:
     """A running `axil serve` with fake children; `output` is all that it has written so far."""
 
-    def __init__(self, tmp_path: Path, arguments: tuple[str, ...], parts: str, redirections: str = "") -> None:
+    def __init__(self, tmp_path: Path, arguments: tuple[str, ...], parts: str, redirections: str, first: str) -> None:
         self.temporary = tmp_path / "tmp"
         model = tmp_path / "model"
         for folder in (self.temporary, model):
@@ -42,7 +42,7 @@ class Axil:
         }
         command = [sys.executable, "-m", "tests.runtime.fake_axil", "serve", str(model), *arguments]
         self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
+            ["sh", "-c", f'{first} exec "$@" {redirections}', "sh", *command],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,8 +92,8 @@ Start = Callable[..., Axil]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Axil] = []
 
-    def begin(*arguments: str, parts: str = "", redirections: str = "") -> Axil:
-        started.append(Axil(tmp_path, arguments, parts, redirections))
+    def begin(*arguments: str, parts: str = "", redirections: str = "", first: str = "") -> Axil:
+        started.append(Axil(tmp_path, arguments, parts, redirections, first))
         return started[-1]
 
     yield begin
@@ -146,6 +146,28 @@ def test_a_second_ctrl_c_stops_at_once(start: Start, tmp_path: Path) -> None:
     assert_nothing_left(axil, pids)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_come_to_the_very_end_change_no_more(start: Start, number: signal.Signals) -> None:
+    axil = start(parts="tokenizer=deaf")
+    pids = axil.wait_ready()
+    while axil.process.poll() is None:
+        axil.process.send_signal(number)
+        time.sleep(0.0005)
+    assert axil.end() == 130
+    assert "Traceback" not in axil.output
+    assert_nothing_left(axil, pids)
+
+
+def test_a_server_that_nohup_starts_outlives_its_terminal(start: Start) -> None:
+    axil = start(first="trap '' HUP;")
+    axil.wait_ready()
+    axil.process.send_signal(signal.SIGHUP)
+    axil.process.send_signal(signal.SIGTERM)
+    assert axil.end() == 0
+    assert "SIGTERM: finishing" in axil.output
+    assert "SIGHUP" not in axil.output
+
+
 def test_a_signal_that_a_supervisor_sends_twice_at_once_is_one_wish(start: Start) -> None:
     axil = start("--drain-seconds", "60", parts="tokenizer=busy")
     pids = axil.wait_ready()
@@ -167,26 +189,39 @@ def ask_again(axil: Axil, number: signal.Signals) -> None:
             axil.wait_for("stopped at once", within_s=0.2)
 
 
-def test_parts_that_ignore_the_stop_are_gone_a_moment_after_the_time_of_grace(start: Start) -> None:
-    axil = start(parts="tokenizer=deaf scheduler=deaf model_runner=deaf")
+@pytest.mark.parametrize(
+    ("parts", "status", "said"),
+    [
+        ("scheduler=deaf model_runner=deaf", 0, "WARNING stopped; the scheduler and the model runner did not end"),
+        ("tokenizer=deaf", 1, "ERROR   stopped; the tokenizer did not end in time and had to be killed: answers still"),
+    ],
+)
+def test_parts_that_ignore_the_stop_are_gone_a_moment_after_the_time_of_grace(
+    start: Start, parts: str, status: int, said: str
+) -> None:
+    axil = start(parts=parts)
     pids = axil.wait_ready()
     before = time.monotonic()
     axil.process.send_signal(signal.SIGTERM)
-    assert axil.end() == 0
+    assert axil.end() == status
     assert time.monotonic() - before < BUSY * 5
+    assert said in axil.output
     assert_nothing_left(axil, pids)
 
 
-def test_open_requests_may_take_the_drain_seconds_and_a_death_meanwhile_gives_status_one(start: Start) -> None:
+@pytest.mark.parametrize("victim", NAMES)
+def test_open_requests_may_take_the_drain_seconds_and_a_death_meanwhile_gives_status_one(
+    start: Start, victim: str
+) -> None:
     axil = start("--drain-seconds", "60", parts="tokenizer=busy")
     pids = axil.wait_ready()
     axil.process.send_signal(signal.SIGTERM)
     axil.wait_for("SIGTERM: finishing open requests for up to 60 s")
-    os.kill(pids["model runner"], signal.SIGKILL)
+    os.kill(pids[victim], signal.SIGKILL)
     before = time.monotonic()
     assert axil.end() == 1
     assert time.monotonic() - before < 50  # of the 60 that it may take
-    assert "the model runner died (killed by SIGKILL)" in axil.output
+    assert f"the {victim} died (killed by SIGKILL)" in axil.output
     assert_nothing_left(axil, pids)
 
 
