@@ -49,6 +49,10 @@ class RunnerFailed(Exception):
     """The runner has said that it can't go on."""
 
 
+class ToldToStop(Exception):
+    """The stop came while a rank of the runner took nothing: it has gone."""
+
+
 @dataclass(slots=True)
 class Sockets:
     """The scheduler's ends: ROUTER to the tokenizers, PUSH plans for each of the runner's ranks, PULL results, and a
@@ -61,10 +65,31 @@ class Sockets:
     stop_fd: int
 
     def send_all(self, message: ToRunner) -> None:
-        """Send a message to every rank."""
+        """Send a message to every rank; waits for one that has not connected yet.
+
+        Raises:
+            ToldToStop: instead of waiting.
+        """
         frame = encode(message)
         for plans in self.plans:
-            plans.send(frame)
+            self._send(plans, frame)
+
+    def send_first(self, message: ToRunner) -> None:
+        """Send a message to rank 0, as `send_all` does to all."""
+        self._send(self.plans[0], encode(message))
+
+    def _send(self, plans: zmq.Socket[Any], frame: bytes) -> None:
+        while True:
+            try:
+                plans.send(frame, zmq.NOBLOCK)
+            except zmq.Again:
+                poller = zmq.Poller()
+                poller.register(plans, zmq.POLLOUT)
+                poller.register(self.stop_fd, zmq.POLLIN)
+                if self.stop_fd in dict(poller.poll()):
+                    raise ToldToStop from None
+            else:
+                return
 
 
 @dataclass(slots=True)
@@ -203,7 +228,7 @@ class Loop:
             case "start_profile" | "stop_profile":
                 wish = message.profile if message.action == "start_profile" else None
                 profile = Profile(client=client, control_id=message.control_id, wish=wish)
-                self.sockets.plans[0].send(encode(profile))
+                self.sockets.send_first(profile)
                 return []
             case _:
                 assert_never(message.action)

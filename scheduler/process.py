@@ -22,7 +22,7 @@ from wire.sockets import Endpoints, bound
 
 from .config import KvEventsConfig, SchedulerConfig, SchedulerLaunch
 from .kv_events.publisher import CannotPublish, Publisher
-from .loop import Loop, RunnerFailed, Sockets
+from .loop import Loop, RunnerFailed, Sockets, ToldToStop
 from .recorder import Recorder
 from .settle import OutOfStep
 from .state import Limits, State, make_state
@@ -80,7 +80,8 @@ def main() -> int:
         watchdog = Watchdog(launch.num_ranks * [time.monotonic()])
         loop = Loop(state=state, sockets=sockets, watchdog=watchdog, recorder=recorder, kv_events=kv_events)
         try:
-            loop.run()
+            with contextlib.suppress(ToldToStop):
+                loop.run()
         except (RunnerFailed, OutOfStep) as error:
             log.error("the model runner can't go on: %s", error)
             return 1
@@ -89,7 +90,8 @@ def main() -> int:
                 kv_events.close()
             if recorder is not None:
                 recorder.close()
-        sockets.send_all(Stop())
+        with contextlib.suppress(ToldToStop):
+            sockets.send_all(Stop())
     return 0
 
 
