@@ -62,6 +62,9 @@ class RunnerConfig:
     )
     page_tokens: int = flag(16, "Tokens in one page of the KV pool.")
     max_total_tokens: int | None = flag(None, "Tokens in the KV pool; auto takes --mem-fraction of free memory.")
+    max_total_bytes: int | None = flag(
+        None, "The same in bytes, of each process that computes the model; instead of --max-total-tokens."
+    )
     mem_fraction: float = flag(0.5, "Share of the memory that is free after loading, for the KV pool.")
     context_length: int | None = flag(None, "Longest prompt plus output; auto is what the model was made for.")
     profile_dir: str | None = flag(
@@ -82,7 +85,7 @@ class RunnerConfig:
         for name in ("page_tokens", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        for name in ("max_total_tokens", "context_length", "threads"):
+        for name in ("max_total_tokens", "max_total_bytes", "context_length", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -90,6 +93,8 @@ class RunnerConfig:
             raise ValueError(
                 f"--max-total-tokens must be at least two pages ({2 * self.page_tokens}), got {self.max_total_tokens}"
             )
+        if self.max_total_bytes is not None and self.max_total_tokens is not None:
+            raise ValueError("--max-total-tokens and --max-total-bytes both size the KV pool; leave one out")
         self.graph_sizes()
         if not 0 < self.mem_fraction <= 0.95:
             raise ValueError(f"--mem-fraction must be in (0, 0.95], got {self.mem_fraction}")

@@ -109,40 +109,44 @@ def choose_num_pages(
     token_bytes: int,
     free_bytes: int,
     max_total_tokens: int | None,
+    max_total_bytes: int | None,
     mem_fraction: float,
 ) -> int:
-    """Pages for the pool: what `--max-total-tokens` says, else `--mem-fraction` of the free memory.
+    """Pages for the pool: what `--max-total-tokens` or `--max-total-bytes` says, else `--mem-fraction` of free memory.
 
     Raises:
         StartError: that does not fit, or leaves too few pages; names the flag and a number that works.
     """
     page_bytes = page_tokens * token_bytes
-    if max_total_tokens is None:
-        num_pages = int(mem_fraction * free_bytes) // page_bytes
-        if num_pages >= MIN_AUTO_PAGES:
-            return num_pages
-        needed = MIN_AUTO_PAGES * page_bytes
-        raise StartError(
-            f"--mem-fraction {mem_fraction} of {free_bytes / _GIB:.2f} GiB free memory holds {num_pages} pages of "
-            f"{page_bytes} bytes, and {MIN_AUTO_PAGES} are needed; "
-            + (
-                f"raise --mem-fraction to {needed / free_bytes + 0.01:.2f}"
-                if needed < 0.9 * free_bytes
-                else f"free {needed / _GIB:.2f} GiB of memory or serve a smaller model"
-            )
+    if max_total_tokens is not None:
+        return _as_asked("--max-total-tokens", max_total_tokens, page_tokens, page_bytes, free_bytes)
+    if max_total_bytes is not None:
+        return _as_asked("--max-total-bytes", max_total_bytes, page_bytes, page_bytes, free_bytes)
+    num_pages = int(mem_fraction * free_bytes) // page_bytes
+    if num_pages >= MIN_AUTO_PAGES:
+        return num_pages
+    needed = MIN_AUTO_PAGES * page_bytes
+    raise StartError(
+        f"--mem-fraction {mem_fraction} of {free_bytes / _GIB:.2f} GiB free memory holds {num_pages} pages of "
+        f"{page_bytes} bytes, and {MIN_AUTO_PAGES} are needed; "
+        + (
+            f"raise --mem-fraction to {needed / free_bytes + 0.01:.2f}"
+            if needed < 0.9 * free_bytes
+            else f"free {needed / _GIB:.2f} GiB of memory or serve a smaller model"
         )
-    num_pages = max_total_tokens // page_tokens
+    )
+
+
+def _as_asked(flag: str, amount: int, page_amount: int, page_bytes: int, free_bytes: int) -> int:
+    num_pages = amount // page_amount
+    if num_pages < 2:
+        raise StartError(f"{flag} must be at least two pages ({2 * page_amount}), got {amount}")
     # The last tenth stays for activations.
     if num_pages <= int(0.9 * free_bytes) // page_bytes:
         return num_pages
     # What is free at the next start is never quite the same.
     largest = int(0.88 * free_bytes) // page_bytes
     raise StartError(
-        f"--max-total-tokens {max_total_tokens} needs {num_pages * page_bytes / _GIB:.2f} GiB, and "
-        f"{free_bytes / _GIB:.2f} GiB are free; "
-        + (
-            f"set --max-total-tokens to at most {largest * page_tokens}"
-            if largest >= 2
-            else "free memory or serve a smaller model"
-        )
+        f"{flag} {amount} needs {num_pages * page_bytes / _GIB:.2f} GiB, and {free_bytes / _GIB:.2f} GiB are free; "
+        + (f"set {flag} to at most {largest * page_amount}" if largest >= 2 else "free memory or serve a smaller model")
     )

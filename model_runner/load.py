@@ -107,6 +107,7 @@ def load(launch: RunnerLaunch, on_progress: OnProgress) -> Loaded:
         token_bytes=bytes_per_token,
         free_bytes=free_share(device, ranks),
         max_total_tokens=config.max_total_tokens,
+        max_total_bytes=config.max_total_bytes,
         mem_fraction=config.mem_fraction,
     )
     pool_tokens = num_pages * config.page_tokens

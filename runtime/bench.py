@@ -59,7 +59,7 @@ def bench(model: str | None, flags: BenchFlags, config: RunnerConfig) -> None:
     if config.tensor_parallel > 1:
         raise StartError("axil bench measures one process; leave --tensor-parallel out")
     contexts, batches = numbers("contexts", flags.contexts), numbers("batches", flags.batches)
-    if config.max_total_tokens is None:
+    if config.max_total_tokens is None and config.max_total_bytes is None:
         pages_each = -(-(max(contexts) + flags.steps) // config.page_tokens)
         config = replace(config, max_total_tokens=(max(batches) + 1) * pages_each * config.page_tokens)
     files = resolve_model(model)
