@@ -279,6 +279,10 @@ class Engine:
         """As `encode`, without blocking the caller's event loop."""
         return await asyncio.wrap_future(self._encoding(prompt, continue_final))
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Give the text of token ids, that of special tokens too."""
+        return self._running.decoded(token_ids)
+
     def close(self) -> None:
         """End the processes; open calls end as Unavailable, and so do later ones. Closing twice does nothing."""
         self._running.close()

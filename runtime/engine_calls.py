@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 from wire.errors import AxilError, Cancelled, Refused
@@ -105,7 +105,7 @@ class EngineCalls:
                 with await self._generator.start(prompt, self._generator.arrival()) as generation:
                     async for delta in generation:
                         deltas.append(delta)
-                        whole = None if delta.end is None else _whole(generation, deltas, delta.end)
+                        whole = None if delta.end is None else self._whole(generation, deltas, delta.end)
                         ids = tuple(delta.token_ids)
                         yield Chunk(text=delta.text, token_ids=ids, completion=whole, index=prompt.sample)
             except AxilError as error:
@@ -130,6 +130,11 @@ class EngineCalls:
         if isinstance(prompt, Chat):
             return await self._encoded_chat(prompt.messages, is_open=prompt.is_open)
         return self._generator.checked_ids(prompt, field="prompt")
+
+    def decoded(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids; may be called from any thread."""
+        ids = self._generator.checked_ids(token_ids, field="token_ids")
+        return self._generator.tokenizer.decode(ids, skip_special_tokens=False)
 
     def _check_ids_of(self, message: Message, field: str) -> None:
         token_ids = message.get("token_ids")
@@ -171,6 +176,32 @@ class EngineCalls:
         # The template has written the special tokens itself.
         return await self._generator.encode(text, add_special_tokens=False, field="messages")
 
+    def _whole(self, generation: Generation, deltas: Sequence[Delta], end: End) -> Completion:
+        if end.reason == "cancelled":
+            raise Cancelled(end.message or "the request was cancelled.")
+        sampling = generation.prompt.sampling
+        told = sampling.num_top_logprobs is not None
+        prompt_told = sampling.prompt_logprobs_from is not None
+        return Completion(
+            text="".join(delta.text for delta in deltas),
+            token_ids=tuple(generation.output_ids),
+            finish_reason=end.reason,
+            matched=end.matched,
+            prompt_tokens=len(generation.prompt.token_ids),
+            cached_tokens=generation.cached_tokens,
+            completion_tokens=len(generation.output_ids),
+            logprobs=self._readable(delta.logprobs for delta in deltas) if told else None,
+            prompt_logprobs=self._readable(delta.prompt_logprobs for delta in deltas) if prompt_told else None,
+        )
+
+    def _readable(self, parts: Iterable[list[TokenLogprob]]) -> tuple[TokenLogprob, ...]:
+        text = self._generator.tokenizer.token_text
+        return tuple(
+            TokenLogprob(each.token_id, each.logprob, each.top, each.chosen, text(each.token_id))
+            for part in parts
+            for each in part
+        )
+
 
 async def pieces(arrived: asyncio.Queue[Chunk | Exception], *, num_answers: int) -> AsyncGenerator[Chunk, None]:
     """What has arrived, until so many answers are complete; an error among it is raised."""
@@ -180,26 +211,3 @@ async def pieces(arrived: asyncio.Queue[Chunk | Exception], *, num_answers: int)
             raise item
         num_answers -= item.completion is not None
         yield item
-
-
-def _whole(generation: Generation, deltas: Sequence[Delta], end: End) -> Completion:
-    if end.reason == "cancelled":
-        raise Cancelled(end.message or "the request was cancelled.")
-    sampling = generation.prompt.sampling
-    return Completion(
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(generation.output_ids),
-        finish_reason=end.reason,
-        matched=end.matched,
-        prompt_tokens=len(generation.prompt.token_ids),
-        cached_tokens=generation.cached_tokens,
-        completion_tokens=len(generation.output_ids),
-        logprobs=None if sampling.num_top_logprobs is None else _joined([delta.logprobs for delta in deltas]),
-        prompt_logprobs=(
-            None if sampling.prompt_logprobs_from is None else _joined([delta.prompt_logprobs for delta in deltas])
-        ),
-    )
-
-
-def _joined(parts: Sequence[list[TokenLogprob]]) -> tuple[TokenLogprob, ...]:
-    return tuple(token for part in parts for token in part)

@@ -68,6 +68,10 @@ class RunningEngine:
         """A prompt's token ids, as soon as they are known."""
         return self.loop.call(lambda: self._calls.encoded(prompt))
 
+    def decoded(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self._calls.decoded(token_ids)
+
     def complete(self, wishes: Sequence[Wish], *, progress: bool) -> list[list[Completion]]:
         """Wait for the answers to all wishes, behind a progress bar if wished for."""
         with BatchProgress(sum(wish.num_samples for wish in wishes), is_shown=progress) as bar:

@@ -33,13 +33,14 @@ from .text.tokenizer import Tokenizer
 class TokenLogprob:
     """One token with its logprob, the most likely ones in its place and the ids that were asked for.
 
-    The first token of a prompt has no logprob.
+    The first token of a prompt has no logprob. `text` is known in a whole answer of an engine.
     """
 
     token_id: int
     logprob: float | None
     top: list[tuple[int, float]]
     chosen: list[tuple[int, float]]
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

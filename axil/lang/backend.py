@@ -49,7 +49,8 @@ class Prompt(Struct, frozen=True, kw_only=True, gc=False):
 class Wish(Struct, frozen=True, kw_only=True, gc=False):
     """How a call wants its tokens chosen; None leaves it to the backend.
 
-    `regex` and `json_schema` force the answer's form. `num_top_logprobs` None means no logprobs.
+    `regex` and `json_schema` force the answer's form; `likely_regex` does where neither is given and the backend can.
+    `num_top_logprobs` None means no logprobs.
     """
 
     max_tokens: int | None = None
@@ -70,14 +71,20 @@ class Wish(Struct, frozen=True, kw_only=True, gc=False):
     ignore_eos: bool | None = None
     regex: str | None = None
     json_schema: str | None = None
+    likely_regex: str | None = None
     num_top_logprobs: int | None = None
+
+    @property
+    def forced_regex(self) -> str | None:
+        """The pattern that a backend which can do so has to follow."""
+        return self.likely_regex if self.regex is None and self.json_schema is None else self.regex
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token of an answer with its logprob and the most likely tokens in its place.
 
-    Backends tell its text or its id or both: an engine ids, OpenAI's API texts, an axil server both.
+    Engines and axil servers tell its text and its id, OpenAI's API its text; `top` has ids from an engine, else texts.
     """
 
     text: str | None

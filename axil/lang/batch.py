@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import queue
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from tqdm import tqdm
@@ -55,6 +55,26 @@ class Batch(Sequence[Result[R]], Generic[R]):
     def end(self) -> None:
         """Stop the clock."""
         self._clock.end()
+
+
+class Ending(Iterator[tuple[int, Result[R]]], Generic[R]):
+    """The runs of a batch as they end, each with its number; `close` stops those that are left."""
+
+    def __init__(self, batch: Batch[R], finished: Generator[tuple[int, Result[R]], None, None]) -> None:
+        self._batch = batch
+        self._finished = finished
+
+    def __next__(self) -> tuple[int, Result[R]]:
+        return next(self._finished)
+
+    @property
+    def report(self) -> Report:
+        """What all runs have cost together, so far."""
+        return self._batch.report
+
+    def close(self) -> None:
+        """Stop the runs that have not ended."""
+        self._finished.close()
 
 
 def run_all(

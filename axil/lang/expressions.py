@@ -23,6 +23,13 @@ DEFAULT_METHOD: Method = "token-length-normalized"
 DEFAULT_MAX_TOKENS = 128
 """Tokens of an answer whose call doesn't say how many."""
 
+_FORMS: dict[type | None, str] = {
+    int: r" ?[-+]?[0-9]{1,18}[^0-9]?",
+    float: r" ?[-+]?[0-9]{1,18}([.][0-9]{1,18})?[^0-9]?",
+    bool: r" ?([Tt]rue|[Ff]alse|[Yy]es|[Nn]o)",
+}
+"""What the answer to a call with a `dtype` looks like. A model ends a number by what it writes behind it."""
+
 _OF_ONE_CALL = ("name", "max_tokens", "n", "dtype", "choices", "choices_method")
 """What `gen` takes besides `Options`."""
 
@@ -157,8 +164,9 @@ def gen(
 ) -> Gen[Any] | Select:
     """Let the model write on; its answer becomes the variable `name` and part of the text.
 
-    `dtype` (str, int, float, bool) turns the answer into that type. With `n` above 1 the variable is a list of `n`
-    answers, and the text goes on with the first. `choices` makes it a `select`.
+    `dtype` (str, int, float, bool) turns the answer into that type, and gives it that form where the backend can. With
+    `n` above 1 the variable is a list of `n` answers, and the text goes on with the first. `choices` makes it a
+    `select`.
     """
     for option in options.keys() - Options.__annotations__.keys():
         known = (*_OF_ONE_CALL, *Options.__annotations__)
@@ -171,7 +179,8 @@ def gen(
         raise WrongUse(f"dtype must be str, int, float or bool, got {dtype!r}.", field="dtype")
     if n < 1 or (n > 1 and dtype is not None):
         raise WrongUse(f"n must be at least 1, and 1 with a dtype; got {n}.", field="n")
-    return Gen(name, _wish(DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens, n, **options), dtype)
+    wish = _wish(DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens, n, likely_regex=_FORMS.get(dtype), **options)
+    return Gen(name, wish, dtype)
 
 
 def checked_defaults(**options: Unpack[Options]) -> dict[str, Any]:

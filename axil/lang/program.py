@@ -10,7 +10,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -18,7 +18,7 @@ from runtime.engine import Engine
 from wire.names import near
 
 from .backend import Backend
-from .batch import Batch, run_all
+from .batch import Batch, Ending, run_all
 from .context import as_backend, current_backend
 from .errors import WrongUse
 from .expressions import Options, checked_defaults
@@ -138,10 +138,13 @@ class Runnable(Generic[P, R]):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         progress: bool = False,
-    ) -> Iterator[tuple[int, Result[R]]]:
-        """As `run_batch`, giving each item's number and result as it ends; leaving the iteration stops the rest."""
+    ) -> Ending[R]:
+        """As `run_batch`, giving each item's number and result as it ends; leaving the iteration stops the rest.
+
+        Its `report` tells at any time what has been spent.
+        """
         batch: Batch[R] = Batch([self._result() for _ in items])
-        yield from self._finished(batch, items, concurrency, is_shown=progress)
+        return Ending(batch, self._finished(batch, items, concurrency, is_shown=progress))
 
     def trace(self, **arguments: Any) -> Trace:  # noqa: ANN401 - the function's own arguments, any of them
         """Run without a model and tell which calls are made, and with which prompts.
@@ -178,7 +181,7 @@ class Runnable(Generic[P, R]):
 
     def _finished(
         self, batch: Batch[R], items: Sequence[Mapping[str, Any]], concurrency: int, *, is_shown: bool
-    ) -> Iterator[tuple[int, Result[R]]]:
+    ) -> Generator[tuple[int, Result[R]], None, None]:
         if concurrency < 1:
             raise WrongUse(f"concurrency must be at least 1, got {concurrency}.", field="concurrency")
         signature = inspect.signature(self._function)
@@ -186,9 +189,11 @@ class Runnable(Generic[P, R]):
             _check_item(item, f"items[{i}]", self._name, signature)
         work = [functools.partial(self._on_loop, batch[i], (), dict(item)) for i, item in enumerate(items)]
         home = (self._settings.backend or current_backend()).home
-        for i in run_all(home, work, concurrency, lambda i: batch[i].has_failed, is_shown=is_shown):
-            yield i, batch[i]
-        batch.end()
+        try:
+            for i in run_all(home, work, concurrency, lambda i: batch[i].has_failed, is_shown=is_shown):
+                yield i, batch[i]
+        finally:
+            batch.end()
 
     def _on_loop(self, result: Result[R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, None]:
         """Run on the backend's loop up to the end of all calls; errors stay in the result."""

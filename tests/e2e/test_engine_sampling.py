@@ -109,6 +109,7 @@ def test_logprobs_of_answer_and_prompt_are_of_one_distribution(engine: axil.Engi
     assert [token.token_id for token in answer.logprobs] == list(answer.token_ids)
     assert [token.top[0] for token in answer.logprobs] == [(token.token_id, token.logprob) for token in answer.logprobs]
     assert all([token_id for token_id, _ in token.chosen] == [65, 66] for token in answer.logprobs)
+    assert [token.text for token in answer.logprobs] == [engine.decode([token_id]) for token_id in answer.token_ids]
     prompt_ids = text_ids(PROMPT)
     scored = engine.generate(
         [*prompt_ids, *answer.token_ids],
@@ -123,6 +124,7 @@ def test_logprobs_of_answer_and_prompt_are_of_one_distribution(engine: axil.Engi
     whole = engine.generate(PROMPT, greedy(prompt_logprobs_from=0))
     assert whole.prompt_logprobs is not None
     assert [token.token_id for token in whole.prompt_logprobs] == prompt_ids
+    assert "".join(token.text or "" for token in whole.prompt_logprobs) == PROMPT == engine.decode(prompt_ids)
     assert whole.prompt_logprobs[0].logprob is None
     assert engine.generate(PROMPT, greedy(logprob_ids=(65,))).logprobs is not None
     assert engine.generate(PROMPT, greedy()).logprobs is None

@@ -114,6 +114,18 @@ def classify(s: axil.State, question: str) -> str:
     return s.select("kind", KINDS).get()
 
 
+def test_a_dtype_holds_whatever_the_model_would_rather_say(engine: axil.Engine) -> None:
+    @axil.function
+    def count(s: axil.State) -> tuple[int, float, bool]:
+        s += "Once upon a time, "
+        told = s.gen("i", dtype=int), s.gen("f", dtype=float), s.gen("b", dtype=bool)
+        return told[0].get(), told[1].get(), told[2].get()
+
+    result = count.using(backend=engine, temperature=1.5, seed=1).run()
+    assert tuple(map(type, result.value)) == (int, float, bool)
+    assert result.report.generated_tokens < 60
+
+
 def test_select_agrees_with_the_likelihoods_of_transformers_on_fifty_questions(engine: axil.Engine) -> None:
     reference = as_transformers(load_embedded(find_embedded(), torch.float32))
     asked = [f"{i}. {place} is a" for i in range(5) for place in PLACES]

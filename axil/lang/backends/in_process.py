@@ -102,8 +102,8 @@ def _sampling(wish: Wish) -> SamplingParams:
 
 
 def _grammar(wish: Wish) -> Grammar | None:
-    if wish.regex is not None:
-        return regex(wish.regex)
+    if wish.forced_regex is not None:
+        return regex(wish.forced_regex)
     if wish.json_schema is not None:
         return json_schema(wish.json_schema)
     return None
@@ -124,7 +124,7 @@ def _answer(completions: Sequence[Completion]) -> Answer:
 
 def _logprobs(completion: Completion) -> tuple[TokenLogprob, ...]:
     return tuple(
-        TokenLogprob(None, token.logprob or 0.0, tuple(token.top), token.token_id)
+        TokenLogprob(token.text, token.logprob or 0.0, tuple(token.top), token.token_id)
         for token in completion.logprobs or ()
     )
 

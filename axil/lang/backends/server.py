@@ -111,7 +111,7 @@ def _sampling(wish: Wish) -> dict[str, object]:
         "logit_bias": {str(token_id): bias for token_id, bias in wish.logit_bias},
         "sampling_seed": wish.seed,
         "ignore_eos": wish.ignore_eos,
-        "regex": wish.regex,
+        "regex": wish.forced_regex,
         "json_schema": wish.json_schema,
     }
     return {name: value for name, value in fields.items() if value not in (None, [], {})}

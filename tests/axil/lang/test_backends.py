@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,30 @@ def test_plain_text_goes_to_generate_with_only_what_was_said(fake: FakeServer, s
     ]
     assert fake.headers[0]["Authorization"] == "Bearer secret"
     assert (result.report.prompt_tokens, result.report.cached_tokens, result.report.generated_tokens) == (7, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "forms"),
+    [({}, ["regex"]), ({"regex": "[0-9]"}, ["regex"]), ({"json_schema": "{}"}, ["json_schema"])],
+)
+def test_a_dtype_forces_the_form_where_no_other_is_given_and_the_backend_can(
+    fake: FakeServer, server: Server, openai: OpenAICompatible, options: dict[str, Any], forms: list[str]
+) -> None:
+    @function
+    def count(s: State) -> int:
+        s += "Q: "
+        return s.gen("a", dtype=int, **options).get()
+
+    fake.answers["/generate"] = [Prepared(generated(" 42."))]
+    assert count.using(backend=server).run().value == 42
+    sampling = fake.asked[0][1]["sampling_params"]
+    assert [name for name in ("regex", "json_schema") if name in sampling] == forms
+    if options:
+        assert options.items() <= sampling.items()
+    else:
+        assert re.fullmatch(sampling["regex"], " 42.")
+        fake.answers["/v1/completions"] = [Prepared({"choices": [{"index": 0, "text": "It's 42."}]})]
+        assert count.using(backend=openai).run().value == 42
 
 
 def test_connections_are_kept(fake: FakeServer, server: Server) -> None:

@@ -84,14 +84,19 @@ def test_no_more_programs_begin_than_concurrency_allows(backend: Scripted) -> No
 
 def test_iterating_over_a_batch_gives_each_run_as_it_ends(backend: Scripted) -> None:
     with use_backend(backend):
-        ended = {i: result.value for i, result in ask.iter_batch([{"question": f"{i}"} for i in range(5)])}
+        running = ask.iter_batch([{"question": f"{i}"} for i in range(5)])
+        ended = {i: result.value for i, result in running}
     assert ended == dict.fromkeys(range(5), "ok")
+    assert running.report.calls == 5
+    assert running.report.ended_s is not None
 
 
 def test_leaving_the_iteration_stops_the_rest(backend: Scripted) -> None:
     with use_backend(backend):
-        for _ in ask.iter_batch([{"question": f"{i}"} for i in range(50)], concurrency=1):
-            break
+        running = ask.iter_batch([{"question": f"{i}"} for i in range(50)], concurrency=1)
+        next(running)
+        running.close()
+        assert running.report.ended_s is not None
         num_asked = len(backend.asked)
         assert ask.run("last").value == "ok"
     assert len(backend.asked) <= num_asked + 2
