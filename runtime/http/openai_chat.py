@@ -45,7 +45,12 @@ CHAT_BODY = record(
                 "audio": None,
                 "web_search_options": None,
                 "input_ids": None,
-            }
+            },
+            {
+                "functions": "Send tools.",
+                "input_ids": "Send a chat's text as messages; token ids as input_ids to /generate, "
+                "or as prompt to /v1/completions.",
+            },
         ),
     },
     required=("messages",),

@@ -19,7 +19,9 @@ Schema = dict[str, object]
 """A JSON Schema (draft 2020-12) of the keywords below."""
 
 NOT_SUPPORTED = "x-not-supported"
-"""Marks a field that clients know and this server does not: only what asks for nothing may be sent."""
+"""Marks a field that clients know and this server does not: only what asks for nothing may be sent. Says what to do."""
+
+_LEAVE_OUT = "Leave it out."
 
 _SHOWN_CHARACTERS = 60
 _TYPES: dict[object, tuple[type, ...]] = {
@@ -111,9 +113,10 @@ def anything(*, text: str = "") -> Schema:
     return _said(text, {})
 
 
-def unsupported(harmless: Mapping[str, object]) -> dict[str, Schema]:
-    """Fields that may only be sent empty, or with the value given here as harmless."""
-    return {name: _unsupported(value) for name, value in harmless.items()}
+def unsupported(harmless: Mapping[str, object], remedies: Mapping[str, str] | None = None) -> dict[str, Schema]:
+    """Fields that may only be sent empty, or with the value given here as harmless; `remedies` says what else to do."""
+    remedies = remedies or {}
+    return {name: _unsupported(value, remedies.get(name, _LEAVE_OUT)) for name, value in harmless.items()}
 
 
 def check(schema: Schema, value: object, name: str) -> None:
@@ -124,7 +127,7 @@ def check(schema: Schema, value: object, name: str) -> None:
     """
     if NOT_SUPPORTED in schema:
         if not _fits(schema, value):
-            raise Refused(f"{name} is not supported yet, got {shown(value)}. Leave it out.", field=name)
+            raise Refused(f"{name} is not supported, got {shown(value)}. {schema[NOT_SUPPORTED]}", field=name)
         return
     if "anyOf" in schema:
         _check_any(schema, value, name)
@@ -271,7 +274,7 @@ def _fits(schema: Schema, value: object) -> bool:
     return False
 
 
-def _unsupported(harmless: object) -> Schema:
+def _unsupported(harmless: object, remedy: str) -> Schema:
     empty = [None, False, "", *([harmless] if harmless is not None else [])]
     return {
         "anyOf": [
@@ -279,8 +282,8 @@ def _unsupported(harmless: object) -> Schema:
             {"type": "array", "items": {"enum": [None, ""]}},
             {"type": "object", "maxProperties": 0},
         ],
-        "description": "Not supported; leave it out.",
-        NOT_SUPPORTED: True,
+        "description": f"Not supported. {remedy}",
+        NOT_SUPPORTED: remedy,
     }
 
 

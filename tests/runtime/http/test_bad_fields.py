@@ -177,6 +177,13 @@ BAD: list[tuple[str, object, str | None, str]] = [
     (COMPLETIONS, {"prompt": "x", "best_of": 2}, "best_of", "not supported"),
     (COMPLETIONS, {"prompt": "x", "n": 0}, "n", "[1, 128]"),
     (COMPLETIONS, {"prompt": "x", "stream_options": 5}, "stream_options", "an object"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": "x"}], "input_ids": [5]},
+        "input_ids",
+        "as input_ids to /generate",
+    ),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "functions": [{}]}, "functions", "Send tools."),
     (CHAT, {}, "messages", "missing"),
     (CHAT, {"messages": []}, "messages", "empty"),
     (CHAT, {"messages": "hi"}, "messages", "a list"),
