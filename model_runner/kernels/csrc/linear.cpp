@@ -5,11 +5,9 @@
 #include "linear.h"
 
 #include <type_traits>
-#include <vector>
 
 #include "api.h"
-#include "linear_tiles.h"
-#include "linear_widened.h"
+#include "linear_tokens.h"
 #include "threads.h"
 
 namespace {
@@ -21,38 +19,33 @@ struct Call {
   const float* floats;  // tokens as the format's tiles take them: one of the three
   const Act* acts;
   ByteTokens bytes;
-  int64_t stride;
   int32_t after;
   void* out;
   int32_t is_out_bf16;
   int64_t out_stride;
 };
 
-constexpr int64_t STRIP = 96;  // tokens that are taken through a block together: a multiple of every tile
-static_assert(STRIP % TILE == 0 && STRIP % BYTE_TILE == 0, "a strip is cut into tiles");
-
 struct Scratch {
   alignas(64) float sums[2][STRIP * BLOCK];
   alignas(64) float panel[SLICE * BLOCK];
 };
 
-// Cut tokens into tiles of at most MOST, of sizes as equal as can be: a small last one costs nearly as much as a full one.
-template <int MOST, class Tile>
-AXIL_INLINE void tiles(int64_t count, const Tile& tile) {
-  int64_t left = (count + MOST - 1) / MOST;
-  for (int64_t m = 0; left > 0; left--) {
-    const int64_t size = (count - m + left - 1) / left;
-    switch (size) {
-      case 1: tile(std::integral_constant<int, 1>(), m); break;
-      case 2: tile(std::integral_constant<int, 2>(), m); break;
-      case 3: tile(std::integral_constant<int, 3>(), m); break;
-      case 4: tile(std::integral_constant<int, 4>(), m); break;
-      case 5: if constexpr (MOST > 4) tile(std::integral_constant<int, 5>(), m); break;
-      case 6: if constexpr (MOST > 4) tile(std::integral_constant<int, 6>(), m); break;
-      case 7: if constexpr (MOST > 6) tile(std::integral_constant<int, 7>(), m); break;
-      default: if constexpr (MOST > 6) tile(std::integral_constant<int, 8>(), m); break;
+// Call `body(size, first)` for every tile of at most MOST tokens, its size a constant.
+template <int MOST, class Body>
+AXIL_INLINE void tiles(int64_t count, const Body& body) {
+  const int64_t num_tiles = (count + MOST - 1) / MOST;
+  for (int64_t i = 0; i < num_tiles; i++) {
+    const Tile tile = tile_at(i, num_tiles, count);
+    switch (tile.size) {
+      case 1: body(std::integral_constant<int, 1>(), tile.first); break;
+      case 2: body(std::integral_constant<int, 2>(), tile.first); break;
+      case 3: body(std::integral_constant<int, 3>(), tile.first); break;
+      case 4: body(std::integral_constant<int, 4>(), tile.first); break;
+      case 5: if constexpr (MOST > 4) body(std::integral_constant<int, 5>(), tile.first); break;
+      case 6: if constexpr (MOST > 4) body(std::integral_constant<int, 6>(), tile.first); break;
+      case 7: if constexpr (MOST > 6) body(std::integral_constant<int, 7>(), tile.first); break;
+      default: if constexpr (MOST > 6) body(std::integral_constant<int, 8>(), tile.first); break;
     }
-    m += size;
   }
 }
 
@@ -71,29 +64,28 @@ void sum_block(const Call& c, const uint8_t* block, int64_t first, int64_t count
   if (w.format == BFLOAT16) {
     tiles<TILE>(count, [&](auto size, int64_t m) {
       constexpr int M = decltype(size)::value;
-      pair_tile<M>(c.acts + (first + m) * c.stride, c.stride, block, w.num_columns / 2, sums + m * BLOCK);
+      pair_tile<M>(c.acts + (first + m) * w.num_columns, block, w.num_columns / 2, sums + m * BLOCK);
     });
     return;
   }
+  const float* const x = c.floats + first * w.num_columns;
   if (w.format != FLOAT32 && count <= FEW) {
     tiles<FEW>(count, [&](auto size, int64_t m) {
       constexpr int M = decltype(size)::value;
-      widened_tile<M, 1>(w, block, c.floats + (first + m) * c.stride, c.stride, sums + m * BLOCK, 0);
+      widened_tile<M, 1>(w, block, x + m * w.num_columns, sums + m * BLOCK, 0);
     });
     return;
   }
   for (int64_t k = 0; k < w.num_columns; k += SLICE) {
-    const int64_t width = w.num_columns - k < SLICE ? w.num_columns - k : SLICE;
+    const int64_t width = smaller(SLICE, w.num_columns - k);
     const float* panel = scratch.panel;
     if (w.format == FLOAT32) panel = reinterpret_cast<const float*>(block) + k * BLOCK;
     else expand(w, block, k, width, scratch.panel);
-    const float* x = c.floats + first * c.stride + k;
     tiles<TILE>(count, [&](auto size, int64_t m) {
       constexpr int M = decltype(size)::value;
-      if (w.format == FLOAT32 && count <= TILE)
-        float_tile<M, true>(x + m * c.stride, c.stride, panel, width, sums + m * BLOCK);
-      else
-        float_tile<M, false>(x + m * c.stride, c.stride, panel, width, sums + m * BLOCK);
+      const float* const tile = x + m * w.num_columns + k * M;
+      if (w.format == FLOAT32 && count <= TILE) float_tile<M, true>(tile, panel, width, sums + m * BLOCK);
+      else float_tile<M, false>(tile, panel, width, sums + m * BLOCK);
     });
   }
 }
@@ -140,7 +132,7 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
   const bool is_widened = c.w.format >= INT8 && !c.w.has_byte_activations;
   const bool is_pair = is_widened && count == 1 && (c.w.is_gated || block + 1 < end);
   if (is_pair) {
-    widened_tile<1, 2>(c.w, data, c.floats + first * c.stride, c.stride, scratch.sums[0], STRIP * BLOCK);
+    widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], STRIP * BLOCK);
   } else {
     sum_block(c, data, first, count, scratch, scratch.sums[0]);
     if (c.w.is_gated) sum_block(c, data + bytes, first, count, scratch, scratch.sums[1]);
@@ -153,30 +145,13 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
   return done;
 }
 
-// Round one token to bytes. NaN and infinities make the scale NaN, and so all that comes of the token.
-void round_token(const Weight& w, const float* x, uint8_t* q, float* scales, int32_t* sums) {
-  for (int64_t first = 0; first < w.num_columns; first += w.group, scales++, sums++) {
-    Floats most = zeros(), poison = zeros();
-    for (int64_t k = 0; k < w.group; k += LANES) {
-      const Floats v = load(x + first + k);
-      most = max(most, abs(v));
-      poison = fma(v, zeros(), poison);
-    }
-    const float peak = largest(most);
-    const Floats inverse = all(peak > 0 ? 127.0f / peak : 0.0f);
-    Ints total = int_zeros();
-    for (int64_t k = 0; k < w.group; k += LANES) {
-      const Ints rounded_to = to_ints(mul(load(x + first + k), inverse));
-      total = add_ints(total, rounded_to);
-      if (w.format == INT8) store_quads(q + (first + k) * QUAD_BYTES / 4, rounded_to);
-      else store_bytes(q + first + k, rounded_to);
-    }
-    *scales = peak / 127.0f + sum(poison);
-    *sums = sum_ints(total);
-  }
+template <class From>
+void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
+  const Weight& w = c.w;
+  if (w.has_byte_activations) c.bytes = round_tokens(w, x, num_tokens, tokens.bytes);
+  else if (w.format == BFLOAT16) c.acts = interleaved<2>(w, x, num_tokens, tokens.acts);
+  else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
 }
-
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 }  // namespace
 
@@ -185,50 +160,10 @@ int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16, int64_t num_tokens, void* out,
                           int32_t is_out_bf16, int64_t out_stride, int32_t after) {
   const Weight& w = *weight;
-  const int64_t columns = w.num_columns;
-  // Kept between calls, which come one at a time.
-  static std::vector<float> floats, scales;
-  static std::vector<Act> acts;
-  static std::vector<uint8_t> bytes;
-  static std::vector<int32_t> sums;
-  Call c{w, nullptr, nullptr, {}, columns, after, out, is_out_bf16, out_stride};
-  const size_t size = static_cast<size_t>(num_tokens * columns);
-  const bool has_pairs = AXIL_AVX512 && w.format == BFLOAT16;
-  if (!has_pairs || !is_x_bf16) c.floats = static_cast<const float*>(x);
-  if (is_x_bf16 && !has_pairs) {
-    floats.resize(size);
-    parallel_ranges(num_tokens, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * columns; i < end * columns; i++) floats[i] = widened(static_cast<const Bf16*>(x)[i]);
-    });
-    c.floats = floats.data();
-  }
-  if (w.has_byte_activations) {
-    const int64_t groups = columns / w.group;
-    bytes.resize(size * (w.format == INT8 ? QUAD_BYTES : 4) / 4);
-    scales.resize(static_cast<size_t>(num_tokens * groups));
-    sums.resize(scales.size());
-    const int64_t stride = static_cast<int64_t>(bytes.size()) / (num_tokens ? num_tokens : 1);
-    parallel_ranges(num_tokens, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; t++)
-        round_token(w, c.floats + t * columns, bytes.data() + t * stride, scales.data() + t * groups,
-                    sums.data() + t * groups);
-    });
-    c.bytes = {bytes.data(), scales.data(), sums.data(), columns, groups};
-  }
-#if AXIL_AVX512
-  if (has_pairs) {
-    c.acts = static_cast<const Act*>(x);
-    if (!is_x_bf16) {
-      acts.resize(size);
-      parallel_ranges(num_tokens, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin * columns; i < end * columns; i++) acts[i] = rounded(static_cast<const float*>(x)[i]);
-      });
-      c.acts = acts.data();
-    }
-  }
-#else
-  c.acts = c.floats;
-#endif
+  static Tokens tokens;  // kept between calls, which come one at a time
+  Call c{w, nullptr, nullptr, {}, after, out, is_out_bf16, out_stride};
+  if (is_x_bf16) arrange(static_cast<const Bf16*>(x), num_tokens, tokens, c);
+  else arrange(static_cast<const float*>(x), num_tokens, tokens, c);
   // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up.
   const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + STRIP - 1) / STRIP;
   const int64_t each = block_bytes(w) * (w.is_gated ? 2 : 1);

@@ -68,10 +68,10 @@ AXIL_INLINE void expand(const Weight& w, const uint8_t* block, int64_t first, in
 
 // acc[m][p] += w[p] * x[m] for one column's weights.
 template <int M, int P>
-AXIL_INLINE void add_column(const Floats (&w)[P], const float* x, int64_t stride, Floats (&acc)[M][P]) {
+AXIL_INLINE void add_column(const Floats (&w)[P], const float* x, Floats (&acc)[M][P]) {
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) {
-    const Floats one = all(x[m * stride]);
+    const Floats one = all(x[m]);
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++) acc[m][p] = fma(w[p], one, acc[m][p]);
   }
@@ -80,13 +80,13 @@ AXIL_INLINE void add_column(const Floats (&w)[P], const float* x, int64_t stride
 // The same for four columns, whose weights are the bytes of every lane.
 template <int M, int P>
 AXIL_INLINE void add_quads(const Ints (&quads)[P], const Floats (&scale)[P], const Floats (&least)[P], const float* x,
-                           int64_t stride, Floats (&acc)[M][P]) {
+                           Floats (&acc)[M][P]) {
   const auto add_byte = [&](auto number) AXIL_ALWAYS {
     constexpr int BYTE = decltype(number)::value;
     Floats w[P];
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++) w[p] = fma(to_floats(byte_of<BYTE>(quads[p])), scale[p], least[p]);
-    add_column<M, P>(w, x + BYTE, stride, acc);
+    add_column<M, P>(w, x + BYTE * M, acc);
   };
   add_byte(std::integral_constant<int, 0>());
   add_byte(std::integral_constant<int, 1>());
@@ -97,7 +97,7 @@ AXIL_INLINE void add_quads(const Ints (&quads)[P], const Floats (&scale)[P], con
 // sums[b][m][n] = x[m] W^T of BLOCKS blocks that lie one behind the other; the sums of `b` lie `apart`.
 // One token is best taken through two: the sums of one block alone would wait for each other.
 template <int M, int BLOCKS>
-AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float* x, int64_t stride, float* sums,
+AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float* x, float* sums,
                               int64_t apart) {
   constexpr int P = BLOCKS * VECTORS;
   const int64_t group_size = group_bytes(w), block_size = block_bytes(w);
@@ -128,7 +128,7 @@ AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float
           quads[p] = load_ints(at(p, i * BLOCK));
           ask_for(at(p, i * BLOCK) + ahead);
         }
-        add_quads<M, P>(quads, scale, least, x + k + i, stride, acc);
+        add_quads<M, P>(quads, scale, least, x + (k + i) * M, acc);
       }
       continue;
     }
@@ -139,13 +139,13 @@ AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float
       Ints quads[P];
 #pragma GCC unroll 6
       for (int p = 0; p < P; p++) quads[p] = and_bits(load_ints(at(p, i / 4 * BLOCK * 4)), low);
-      add_quads<M, P>(quads, scale, least, x + k + i, stride, acc);
+      add_quads<M, P>(quads, scale, least, x + (k + i) * M, acc);
     }
     for (int i = 0; i < GROUP / 2; i += 4) {
       Ints quads[P];
 #pragma GCC unroll 6
       for (int p = 0; p < P; p++) quads[p] = and_bits(shift_right<4>(load_ints(at(p, i / 4 * BLOCK * 4))), low);
-      add_quads<M, P>(quads, scale, least, x + k + GROUP / 2 + i, stride, acc);
+      add_quads<M, P>(quads, scale, least, x + (k + GROUP / 2 + i) * M, acc);
     }
   }
 #pragma GCC unroll 8

@@ -68,10 +68,11 @@ AXIL_INLINE ActQuad all_quads(const uint8_t* p) {
   memcpy(&odd, p + 4, 4);
   return {all_ints(even), all_ints(odd)};
 }
-// sum += w[4i .. 4i+3] (unsigned) * x[0 .. 3] (signed) in every lane i.
+// sum += w[4i .. 4i+3] (unsigned) * x[0 .. 3] (signed) in every lane i. The sums are assembly here and below: those of
+// intrinsics are put into another order by gcc 12, which multiplies a whole group first and keeps all of it on the stack.
 AXIL_INLINE void dot_quads(Ints& sum, ByteWeights weights, ActQuad x) {
-  sum = add_ints(sum, _mm256_madd_epi16(weights.even, x.even));
-  sum = add_ints(sum, _mm256_madd_epi16(weights.odd, x.odd));
+  asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(weights.even, x.even)));
+  asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(weights.odd, x.odd)));
 }
 
 // Low bytes of the lanes, as the nibbles' activations lie.
@@ -87,7 +88,7 @@ AXIL_INLINE void store_quads(uint8_t* p, Ints v) {
 
 // A group of 32 nibbles is eight of these: 8 * 2 * 15 * 127 = 30,480, which 16 bits hold.
 AXIL_INLINE void dot_nibbles(Ints& sum, Ints weights, Ints x) {
-  sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, x));
+  asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(weights, x)));
 }
 AXIL_INLINE Ints nibble_total(Ints sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
