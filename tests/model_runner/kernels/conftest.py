@@ -1,1 +1,37 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from model_runner.kernels.build import programs
+from model_runner.kernels.cpu import Isa
+from model_runner.kernels.library import Library, opened
+from wire import native
+
 collect_ignore = ["sanitized_calls.py"]  # a program that a test runs, not a module
+
+PLAIN_C = Path(__file__).with_name("avx512_in_plain_c.h")
+CHANGES = {
+    "#include <immintrin.h>": f'#include "{PLAIN_C.name}"',
+    'asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(x));': "sum = _mm512_dpbusd_epi32(sum, weights, x);",
+}
+
+
+@pytest.fixture(scope="session")
+def avx512_in_plain_c(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """The kernels as they are written for AVX-512, on a CPU that needs no more than AVX2; in one thread."""
+    sources = tmp_path_factory.mktemp("avx512") / "csrc"
+    shutil.copytree(programs()[0].sources, sources, ignore=shutil.ignore_patterns("ceilings.cpp"))
+    shutil.copy(PLAIN_C, sources)
+    simd = (sources / "simd.h").read_text()
+    for written, instead in CHANGES.items():
+        assert simd.count(written) == 1, written
+        simd = simd.replace(written, instead)
+    (sources / "simd.h").write_text(simd)
+    flags = ("-std=c++17", "-O1", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-pthread", "-Wno-psabi")
+    program = native.Program(sources, name="avx512-in-plain-c", what="the kernels for AVX-512 in plain C", flags=flags)
+    loaded = opened(Isa.AVX512, native.built(program))
+    loaded.set_threads(1)
+    return loaded
