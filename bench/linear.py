@@ -22,6 +22,7 @@ from bench.command import count, exit_status, parser_of
 from model_runner.kernel_choice import load_library
 from model_runner.kernels.library import Int, Library, Pointer, huge_tensor
 from model_runner.kernels.linear import ALL_KINDS, LinearKernels
+from model_runner.ladder import Products
 
 NUM_TOKENS = (1, 2, 4, 8, 32, 128, 512)
 _POOL_BYTES = 128 << 20
@@ -34,7 +35,7 @@ class Ceilings:
 
     def __init__(self, library: Library) -> None:
         self._read = library.function("axil_read_all", Pointer, Int, result=ctypes.c_int64)
-        self._multiply = library.function("axil_multiply_all", Int, result=ctypes.c_int64)
+        self._multiply = library.function("axil_multiply_all", ctypes.c_int32, Int, result=ctypes.c_int64)
         self._memory = huge_tensor((_POOL_BYTES,), torch.uint8).fill_(1)
         self._at = 0
 
@@ -49,7 +50,7 @@ class Ceilings:
     def multiply(self) -> float:
         """Floating point operations a second, in float32."""
         started = time.perf_counter()
-        return float(self._multiply(20_000)) / (time.perf_counter() - started)
+        return float(self._multiply(Products.FLOAT32, 20_000)) / (time.perf_counter() - started)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

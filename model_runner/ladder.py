@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import enum
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from msgspec import structs
+from torch import Tensor
 
 from wire.messages.encoding import ids_to_bytes
 from wire.messages.to_runner import Admission, Chunk, PageCopy, StepPlan
@@ -20,25 +23,49 @@ from wire.sampling import SamplingParams
 from .errors import StartError
 from .invariant import BlockedLinear
 from .kernels.library import Int, Library, Pointer, huge_tensor
-from .kernels.linear import PackedWeight
-from .layers import Linear, PackedLinear
+from .kernels.linear import Format, Kind, PackedWeight
+from .layers import AnyLinear, Linear, PackedLinear
 from .load import Loaded
-from .models.decoder import Decoder, num_parameters
+from .models.decoder import Decoder
 from .runner import Launched
 
 _READ_BYTES = 256 << 20
-_ROUNDS = 1_000_000
+_ROUNDS = 4_000_000
 _REPEATS = 5
 _CHUNK_TOKENS = 512
 _GREEDY = SamplingParams(temperature=0.0)
 
 
+class Products(enum.IntEnum):
+    """What the kernels multiply weights in; the values are the C code's (`csrc/ceilings.cpp`)."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    BYTES = 2
+    NIBBLES = 3
+
+    @staticmethod
+    def of(kind: Kind) -> Products:
+        """Weights of few bits are widened to float32, unless tokens are bytes too."""
+        if kind.has_byte_activations:
+            return Products.NIBBLES if kind.format is Format.INT4 else Products.BYTES
+        return Products.BFLOAT16 if kind.format is Format.BFLOAT16 else Products.FLOAT32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What all threads together reach: reading memory in a stream, multiplying and adding float32 in registers."""
+    """What all threads together reach: reading memory in a stream, multiplying and adding in registers."""
 
     read_gb_s: float
     multiply_gflop_s: float
+    """Of float32, or of whatever weights are multiplied in that the kernels don't hold."""
+    kernels_gflop_s: Mapping[Products, float] = field(default_factory=dict)
+    """Of what else the kernels multiply weights in."""
+
+    def gflop_s(self, linear: AnyLinear) -> float:
+        """What a layer's products could reach."""
+        products = Products.of(linear.kind) if isinstance(linear, PackedWeight) else Products.FLOAT32
+        return self.kernels_gflop_s.get(products, self.multiply_gflop_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +80,19 @@ class Rung:
 def measure_ceilings(library: Library) -> Ceilings:
     """The best of a few runs: a busy neighbour only ever takes away."""
     read_all = library.function("axil_read_all", Pointer, Int, result=Int)
-    multiply_all = library.function("axil_multiply_all", Int, result=Int)
+    multiply_all = library.function("axil_multiply_all", ctypes.c_int32, Int, result=Int)
     memory = huge_tensor((_READ_BYTES,), torch.uint8).fill_(1)
-    read_s, multiply_s = [], []
-    num_operations = 0
+    read_gb_s = 0.0
+    gflop_s = dict.fromkeys(Products, 0.0)
     for _ in range(_REPEATS):
         started = time.perf_counter()
         read_all(memory.data_ptr(), _READ_BYTES)
-        read_s.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        num_operations = multiply_all(_ROUNDS)
-        multiply_s.append(time.perf_counter() - started)
-    return Ceilings(read_gb_s=_READ_BYTES / min(read_s) / 1e9, multiply_gflop_s=num_operations / min(multiply_s) / 1e9)
+        read_gb_s = max(read_gb_s, _READ_BYTES / (time.perf_counter() - started) / 1e9)
+        for products in Products:
+            started = time.perf_counter()
+            num_operations = multiply_all(products, _ROUNDS)
+            gflop_s[products] = max(gflop_s[products], num_operations / (time.perf_counter() - started) / 1e9)
+    return Ceilings(read_gb_s=read_gb_s, multiply_gflop_s=gflop_s.pop(Products.FLOAT32), kernels_gflop_s=gflop_s)
 
 
 def climb(
@@ -102,7 +130,9 @@ class _Ladder:
     def __init__(self, loaded: Loaded, model: Decoder, ceilings: Ceilings, num_steps: int) -> None:
         self._runner, self._ready, self._model = loaded.runner, loaded.ready, model
         self._ceilings, self._num_steps = ceilings, num_steps
-        self._weight_bytes = _weight_bytes(model)
+        self._body = [
+            linear for layer in model.layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        ]
         self._kv_bytes = loaded.kv_bytes_per_token
 
     def check(self, context: int, batch: int) -> None:
@@ -124,8 +154,8 @@ class _Ladder:
             elapsed_s += self._step(
                 StepPlan(step=0, chunks=(Chunk(row=0, token_ids=ids_to_bytes(part), is_sampled=is_last),))
             )
-        limit = self._ceilings.multiply_gflop_s * 1e9 / (2 * self._parameters(with_head=False))
-        return Rung(name=f"prefill {context}", tok_s=context / elapsed_s, limit_tok_s=limit)
+        limit_s = sum(map(self._multiply_s, self._body))
+        return Rung(name=f"prefill {context}", tok_s=context / elapsed_s, limit_tok_s=1 / limit_s)
 
     def decode(self, context: int, batch: int, step_s: Callable[[StepPlan], float]) -> Rung:
         num_pages = self._num_pages(context)
@@ -137,11 +167,9 @@ class _Ladder:
         self._step(StepPlan(step=0, copies=copies, admissions=admissions))
         elapsed_s = step_s(StepPlan(step=0, decodes=ids_to_bytes(rows)))
         self._step(StepPlan(step=0, released=tuple(rows)))
-        bytes_read = self._weight_bytes + batch * context * self._kv_bytes
-        operations = 2 * batch * self._parameters(with_head=True)
-        limit_s = max(
-            bytes_read / (self._ceilings.read_gb_s * 1e9), operations / (self._ceilings.multiply_gflop_s * 1e9)
-        )
+        linears = (*self._body, self._model.head)
+        bytes_read = sum(map(_num_bytes, linears)) + batch * context * self._kv_bytes
+        limit_s = max(bytes_read / (self._ceilings.read_gb_s * 1e9), batch * sum(map(self._multiply_s, linears)))
         return Rung(name=f"decode {context} x {batch}", tok_s=batch / elapsed_s, limit_tok_s=batch / limit_s)
 
     def steps_one_by_one(self, plan: StepPlan) -> float:
@@ -184,23 +212,21 @@ class _Ladder:
     def _launch(self, plan: StepPlan) -> Launched:
         return self._runner.launch(structs.replace(plan, step=self._runner.num_steps))
 
-    def _parameters(self, *, with_head: bool) -> int:
-        config = self._model.config
-        head = config.vocabulary * config.hidden_size
-        body = num_parameters(config) - head * (2 - config.is_embedding_tied)
-        return body + head if with_head else body
+    def _multiply_s(self, linear: AnyLinear) -> float:
+        return 2 * _num_weights(linear) / (self._ceilings.gflop_s(linear) * 1e9)
 
 
-def _weight_bytes(model: Decoder) -> int:
+def _num_bytes(linear: AnyLinear) -> int:
     """What a step reads of the weights."""
-    linears = [model.head]
-    for layer in model.layers:
-        linears += (layer.qkv, layer.output, layer.gate_up, layer.down)
-    num_bytes = 0
-    for linear in linears:
-        match linear:
-            case PackedWeight():
-                num_bytes += linear.memory.nbytes
-            case Linear() | PackedLinear() | BlockedLinear():
-                num_bytes += linear.weight.nbytes
-    return num_bytes
+    return linear.memory.nbytes if isinstance(linear, PackedWeight) else _weight(linear).nbytes
+
+
+def _num_weights(linear: AnyLinear) -> int:
+    if isinstance(linear, PackedWeight):
+        return (1 + int(linear.layout.is_gated)) * linear.num_outputs * linear.num_columns
+    return _weight(linear).numel()
+
+
+def _weight(linear: AnyLinear) -> Tensor:
+    assert isinstance(linear, Linear | PackedLinear | BlockedLinear), "a decoder's are of these, or the kernels'"
+    return linear.weight

@@ -77,7 +77,11 @@ def bench(model: str | None, flags: BenchFlags, config: RunnerConfig) -> None:
         raise StartError("axil bench measures the kernels; set --kernels auto on a machine that can build them")
     print("  ".join(f"{name}={value}" for name, value in loaded.facts.items()))
     ceilings = measure_ceilings(library)
-    print(f"memory read {ceilings.read_gb_s:.1f} GB/s, float32 products {ceilings.multiply_gflop_s:.0f} GFLOP/s")
+    products = {"float32": ceilings.multiply_gflop_s} | {
+        each.name.lower(): rate for each, rate in ceilings.kernels_gflop_s.items()
+    }
+    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in products.items())
+    print(f"memory read {ceilings.read_gb_s:.1f} GB/s; products of {rates} G operations/s")
     print(f"{'':<20}{'tokens/s':>10}{'limit':>10}{'share':>8}")
     for rung in climb(loaded, ceilings, contexts=contexts, batches=batches, num_steps=flags.steps):
         share = rung.tok_s / rung.limit_tok_s

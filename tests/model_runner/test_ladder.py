@@ -8,7 +8,7 @@ import pytest
 from model_runner.config import RunnerConfig, RunnerLaunch
 from model_runner.errors import StartError
 from model_runner.kernels.library import Library
-from model_runner.ladder import Ceilings, climb, measure_ceilings
+from model_runner.ladder import Ceilings, Products, climb, measure_ceilings
 from model_runner.load import load
 
 from .conftest import save_tiny
@@ -48,6 +48,33 @@ def test_a_batch_that_the_pool_does_not_hold_is_refused_with_what_would(library:
         list(climb(loaded, Ceilings(read_gb_s=1, multiply_gflop_s=1), contexts=(64,), batches=(8,), num_steps=2))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "quantize", "products"),
+    [
+        ("float32", "none", Products.FLOAT32),
+        ("bfloat16", "none", Products.BFLOAT16),
+        ("bfloat16", "int8", Products.BYTES),
+        ("bfloat16", "int4", Products.NIBBLES),
+    ],
+)
+def test_a_prefill_is_held_against_the_products_that_its_weights_are_multiplied_in(
+    library: Library, launch: RunnerLaunch, dtype: str, quantize: str, products: Products
+) -> None:
+    save_tiny("packable", Path(launch.weights))
+    config = replace(launch.config, dtype=dtype, quantize=quantize)
+    loaded = load(replace(launch, config=config), lambda done, total: None)
+
+    def limit(rates: dict[Products, float]) -> float:
+        ceilings = Ceilings(read_gb_s=1.0, multiply_gflop_s=rates.pop(Products.FLOAT32), kernels_gflop_s=rates)
+        rung, _ = climb(loaded, ceilings, contexts=(32,), batches=(1,), num_steps=2)
+        return rung.limit_tok_s
+
+    same = dict.fromkeys(Products, 1.0)
+    assert limit(same | {products: 2.0}) == pytest.approx(2 * limit(dict(same)))
+
+
 def test_the_ceilings_are_those_of_some_machine(library: Library) -> None:
     ceilings = measure_ceilings(library)
     assert 0.05 < ceilings.read_gb_s < 10_000 and 0.1 < ceilings.multiply_gflop_s < 1_000_000
+    assert ceilings.kernels_gflop_s.keys() == {Products.BFLOAT16, Products.BYTES, Products.NIBBLES}
+    assert all(0.1 < rate < 1_000_000 for rate in ceilings.kernels_gflop_s.values())

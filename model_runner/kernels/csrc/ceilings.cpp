@@ -1,7 +1,5 @@
 // What this machine can do at most, to hold measurements of the kernels against: reading memory, multiplying.
 
-#include <vector>
-
 #include "api.h"
 #include "simd_bytes.h"
 #include "threads.h"
@@ -26,27 +24,71 @@ AXIL_API int64_t axil_read_all(const uint8_t* data, int64_t num_bytes) {
   return sink;
 }
 
-// `rounds` times 12 independent products and sums of vectors on each thread; returns the floating point operations.
-AXIL_API int64_t axil_multiply_all(int64_t rounds) {
-  constexpr int CHAINS = 12;
+namespace {
+
+// The products that weights are multiplied by; mirrored in ladder.py.
+enum Products : int32_t { OF_FLOAT32 = 0, OF_BFLOAT16 = 1, OF_BYTES = 2, OF_NIBBLES = 3 };
+
+// What is in a register is taken for unknown, so that nothing is worked out ahead or left out.
+template <class Vector> AXIL_INLINE void conceal(Vector& v) { asm volatile("" : "+v"(v)); }
+#if !AXIL_AVX512
+AXIL_INLINE void conceal(ActQuad& x) {
+  conceal(x.even);
+  conceal(x.odd);
+}
+#endif
+
+// `rounds` times `add(sum)` for each of CHAINS independent sums, on each thread; returns how often all together.
+template <int CHAINS, class Vector, class Add>
+int64_t add_up(int64_t rounds, const Vector& start, const Add& add) {
   const int64_t pieces = num_threads();
-  std::vector<float> sink(static_cast<size_t>(pieces));
-  parallel(pieces, [&](int64_t piece) {
-    Floats acc[CHAINS];
+  parallel(pieces, [&](int64_t) {
+    Add add_here = add;
+    Vector sums[CHAINS];
 #pragma GCC unroll 12
-    for (int i = 0; i < CHAINS; i++) acc[i] = all(static_cast<float>(piece + i));
-    const Floats factor = all(0.999f), step = all(1e-3f);
+    for (int i = 0; i < CHAINS; i++) sums[i] = start;
     for (int64_t round = 0; round < rounds; round++) {
 #pragma GCC unroll 12
       for (int i = 0; i < CHAINS; i++) {
-        acc[i] = fma(acc[i], factor, step);
-        asm volatile("" : "+v"(acc[i]));  // each one is computed
+        add_here(sums[i]);
+        conceal(sums[i]);
       }
     }
-    Floats total = zeros();
-#pragma GCC unroll 12
-    for (int i = 0; i < CHAINS; i++) total = add(total, acc[i]);
-    sink[static_cast<size_t>(piece)] = sum(total);
   });
-  return pieces * rounds * CHAINS * LANES * 2;
+  return pieces * rounds * CHAINS;
+}
+
+}  // namespace
+
+// `rounds` times several independent products and sums of vectors on each thread; returns the operations, a product and
+// its sum counted as two.
+AXIL_API int64_t axil_multiply_all(int32_t products, int64_t rounds) {
+  constexpr int64_t NUM_BYTES = sizeof(Ints);
+  static const uint8_t ones[sizeof(Ints)] = {1, 1, 1, 1, 1, 1, 1, 1};
+  switch (products) {
+    case OF_BFLOAT16: {
+      const Weights weights = part<0>(int_zeros());
+      const Act tokens[2] = {};
+      const ActPart x = all_part<0>(tokens);
+      return 4 * LANES / PARTS * add_up<12>(rounds, zeros(), [=](Floats& sum) { sum = accumulate(sum, weights, x); });
+    }
+    case OF_BYTES: {
+      const ByteWeights weights = load_bytes(ones);
+      return 2 * NUM_BYTES * add_up<8>(rounds, int_zeros(), [weights, x = all_quads(ones)](Ints& sum) mutable {
+               conceal(x);
+               dot_quads(sum, weights, x);
+             });
+    }
+    case OF_NIBBLES: {
+      const Ints weights = load_ints(ones);
+      return 2 * NUM_BYTES * add_up<8>(rounds, int_zeros(), [weights, x = weights](Ints& sum) mutable {
+               conceal(x);
+               dot_nibbles(sum, weights, x);
+             });
+    }
+    default: {
+      const Floats factor = all(0.999f), step = all(1e-3f);
+      return 2 * LANES * add_up<12>(rounds, zeros(), [=](Floats& sum) { sum = fma(sum, factor, step); });
+    }
+  }
 }
