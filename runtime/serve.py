@@ -181,7 +181,7 @@ def _announce(config: ServerConfig, files: ModelFiles, facts: dict[str, Facts], 
     name = _model_name(config, files)
     is_chat = config.http.chat_template is not None or _has_chat_template(files.tokenizer_dir)
     command = curl(url, model=name, is_chat=is_chat, has_key=config.http.api_key is not None)
-    print(f"axil serves {name} at {url} (ready after {elapsed_s:.1f} s); a live view: {url}/ui/\n{command}", flush=True)
+    print(f"axil serves {name} at {url} (ready after {elapsed_s:.1f} s); a live view: {url}/ui\n{command}", flush=True)
 
 
 @contextmanager

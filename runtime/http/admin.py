@@ -38,7 +38,7 @@ async def index(request: web.Request) -> web.Response:
     text = (
         f"axil serves {front.model_name}.\n"
         "POST /v1/chat/completions, /v1/completions or /generate; GET /v1/models, /health, /metrics.\n"
-        "A live view of what is cached is at /ui/; all routes, whose bodies /openapi.json describes:\n"
+        "A live view of what is cached is at /ui; all routes, whose bodies /openapi.json describes:\n"
         f"{request.app[ROUTE_LIST]}\n"
     )
     return web.Response(text=text)

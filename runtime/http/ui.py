@@ -39,30 +39,29 @@ class File:
     etag: str
 
 
-Files: TypeAlias = dict[str, File]
-"""All files of the page, by name."""
+Files: TypeAlias = dict[str | None, File]
+"""All files by name; the page itself also by an empty one and, for who asks without a slash behind `/ui`, by None."""
 
 FILES = web.AppKey("ui_files", Files)
 
 
 def read_files(folder: Path = _FOLDER) -> Files:
-    """Read all files of the page, by name."""
-    found: Files = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix in _TYPES:
-            body = path.read_bytes()
-            found[path.name] = File(body, _TYPES[path.suffix], hashlib.sha256(body).hexdigest()[:16])
-    return found
+    """Read all files of the page."""
+    paths = [path for path in folder.iterdir() if path.suffix in _TYPES]
+    found: Files = {path.name: _file(path.read_bytes(), path.suffix) for path in paths}
+    page = found[_INDEX].body
+    for path in paths:
+        page = page.replace(f'"{path.name}"'.encode(), f'"ui/{path.name}"'.encode())
+    return found | {"": found[_INDEX], None: _file(page, ".html")}
 
 
-async def to_page(request: web.Request) -> web.StreamResponse:
-    """Lead to the live view."""
-    return web.Response(status=308, headers={"Location": "ui/"}, text="The live view is at ui/, with the slash.\n")
+def _file(body: bytes, suffix: str) -> File:
+    return File(body, _TYPES[suffix], hashlib.sha256(body).hexdigest()[:16])
 
 
 async def file(request: web.Request) -> web.StreamResponse:
     """The live view, which shows the tree of cached prefixes, hit rates and times; or one of its files."""
-    found = request.app[FILES].get(request.match_info["name"] or _INDEX)
+    found = request.app[FILES].get(request.match_info.get("name"))
     if found is None:
         raise web.HTTPNotFound
     response = web.Response(body=found.body, content_type=found.content_type, charset="utf-8", headers=_HEADERS)
@@ -75,6 +74,6 @@ async def file(request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route(method="GET", path="/ui", handler=to_page, access="open", answer="text/html"),
+    Route(method="GET", path="/ui", handler=file, access="open", answer="text/html"),
     Route(method="GET", path="/ui/{name:.*}", handler=file, access="open", answer="text/html"),
 )

@@ -16,7 +16,7 @@ export const key = {
 
 async function ask(path) {
   const headers = key.get() ? { Authorization: `Bearer ${key.get()}` } : {};
-  const response = await fetch(`../${path}`, { headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
+  const response = await fetch(new URL(`../${path}`, import.meta.url), { headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
   if (response.ok) return response;
   let message = response.statusText;
   try {

@@ -106,7 +106,7 @@ def test_a_start_shows_the_address_and_one_command_to_paste_and_sigterm_leaves_n
     axil = start("--port", "0", "--served-model-name", "it's")
     pids = axil.wait_ready()
     assert len(re.findall(r"http://127\.0\.0\.1:31000 ", axil.output)) == 1
-    assert "a live view: http://127.0.0.1:31000/ui/\n" in axil.output
+    assert "a live view: http://127.0.0.1:31000/ui\n" in axil.output
     words = shlex.split(axil.wait_for(r"\n(curl .*)\n")[1])
     assert words[:2] == ["curl", "http://127.0.0.1:31000/v1/completions"]
     assert '"model": "it\'s"' in words[-1]
