@@ -29,7 +29,7 @@ from .client import SchedulerClient
 from .config import TokenizerLaunch
 from .doctor.window import PromptWindow
 from .generator import Generator
-from .http.app import build_app
+from .http.app import SERVER_OPTIONS, build_app
 from .http.front import Front
 from .http.gate import Gate
 from .http.workers import answer_others
@@ -75,8 +75,7 @@ async def _serve(launch: TokenizerLaunch, child: Child, listener: socket.socket)
     logging.getLogger("aiohttp.server").addFilter(_is_our_concern)
     runner = web.AppRunner(
         build_app(front),
-        handler_cancellation=True,
-        access_log=None,
+        **SERVER_OPTIONS,
         shutdown_timeout=FLUSH_S / 2,
         keepalive_timeout=IDLE_S,
     )

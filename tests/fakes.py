@@ -18,7 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from radix.cache import PrefixCache
 from runtime.client import SchedulerClient
 from runtime.config import HttpConfig, TokenizerLaunch
-from runtime.http.app import build_app
+from runtime.http.app import SERVER_OPTIONS, build_app
 from runtime.http.front import Front
 from runtime.link import Link
 from runtime.process import build_front
@@ -284,7 +284,7 @@ async def running_server(
         server_info={"page_tokens": 16, "api_key": "secret"},
     )
     front = build_front(launch, client)
-    runner = web.AppRunner(build_app(front), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    runner = web.AppRunner(build_app(front), **SERVER_OPTIONS, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

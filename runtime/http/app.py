@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.hdrs import METH_ALL
 from aiohttp.typedefs import Handler, Middleware
 
@@ -75,12 +77,19 @@ ROUTES: tuple[Route, ...] = (
 )
 """Everything that this server answers."""
 
+SERVER_OPTIONS: Mapping[str, Any] = {
+    "handler_cancellation": True,
+    "auto_decompress": False,  # `body_encoding` does it, off the event loop
+    "access_log": None,
+}
+"""How the application is to be served: a client's leaving cancels its request, and no body holds up others."""
+
 _CLIENT_GONE = 499
 _PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
 
 
 def build_app(front: Front) -> web.Application:
-    """The whole HTTP front. Serve it with `handler_cancellation`, so that a client's leaving cancels its request."""
+    """The whole HTTP front, to be served with `SERVER_OPTIONS`."""
     config = front.launch.config
     origins = config.origins
     middlewares: list[Middleware] = [_boundary]
@@ -100,10 +109,18 @@ def build_app(front: Front) -> web.Application:
     for route in ROUTES:
         handler = _handler(route, keys, origins)
         if route.method == "GET":
-            app.router.add_get(route.path, handler)  # HEAD too
+            app.router.add_get(route.path, handler, expect_handler=_expected)  # HEAD too
         else:
-            app.router.add_route(route.method, route.path, handler)
+            app.router.add_route(route.method, route.path, handler, expect_handler=_expected)
     return app
+
+
+async def _expected(request: web.Request) -> None:
+    """Have the body sent that its head asks about, but for one that is too large: it is refused without."""
+    is_asked = request.headers["Expect"].lower() == "100-continue" and request.version >= HttpVersion11
+    if is_asked and (request.content_length or 0) <= request.client_max_size:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
 
 
 def _handler(route: Route, keys: Keys, origins: frozenset[str]) -> Handler:

@@ -18,6 +18,7 @@ from aiohttp import web
 from wire.errors import Refused
 from wire.names import near
 
+from . import body_encoding
 from .schema import NOT_SUPPORTED, Schema, check, shown
 
 log = logging.getLogger(__name__)
@@ -230,7 +231,7 @@ async def read_fields(request: web.Request) -> Fields:
     """The request's body, checked against the schema of its route.
 
     Raises:
-        Refused: it is no JSON object in UTF-8, or not what the schema says.
+        Refused: it is no JSON object in UTF-8, or not what its encoding or the schema says.
         web.HTTPRequestEntityTooLarge: it is over the limit.
         web.HTTPRequestTimeout: it has not come within `BODY_S`.
     """
@@ -238,9 +239,14 @@ async def read_fields(request: web.Request) -> Fields:
         raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.content_length or 0)
     try:
         async with asyncio.timeout(BODY_S):
-            body = await request.read()
+            packed = await request.read()
     except TimeoutError as error:
         raise web.HTTPRequestTimeout from error
+    encoding = request.headers.get(body_encoding.HEADER, "")
+    try:
+        body = await body_encoding.unpacked(packed, encoding, most_bytes=request.client_max_size)
+    except body_encoding.TooLarge as error:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, len(packed)) from error
     _check_count(body)
     try:
         data = _parsed(body)

@@ -262,7 +262,7 @@ async def test_garbage_on_the_port_is_answered_400_and_leaves_no_traceback_in_th
                 b"GET / HTTP/9.x\r\n\r\n",
                 b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n",
                 b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!",
-                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}",
+                b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}",
             ):
                 reader, writer = await asyncio.open_connection(address.hostname, address.port)
                 writer.write(garbage)

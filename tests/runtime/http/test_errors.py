@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +23,36 @@ from wire.messages.to_tokenizer import Refused, Stats
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
+
+
+@dataclass(slots=True)
+class Unpacking:
+    """What was decompressed, and in which threads."""
+
+    num_bytes: int = 0
+    threads: set[int] = field(default_factory=set)
+
+
+@pytest.fixture
+def unpacking(monkeypatch: pytest.MonkeyPatch) -> Unpacking:
+    seen = Unpacking()
+    make = zlib.decompressobj
+
+    class Watched:
+        def __init__(self, wbits: int) -> None:
+            self._stream = make(wbits)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._stream, name)
+
+        def decompress(self, data: bytes, max_length: int) -> bytes:
+            piece = self._stream.decompress(data, max_length)
+            seen.num_bytes += len(piece)
+            seen.threads.add(threading.get_ident())
+            return piece
+
+    monkeypatch.setattr(zlib, "decompressobj", Watched)
+    return seen
 
 
 async def test_a_prompt_that_can_never_fit_is_refused_before_it_is_tokenised(
@@ -163,7 +197,9 @@ async def test_a_path_does_not_write_into_the_log(
     assert "a\\nforged" in line
 
 
-async def test_a_body_that_is_small_only_while_compressed_is_a_413(tmp_path: Path) -> None:
+async def test_a_body_that_is_small_only_while_compressed_is_a_413_and_is_not_unpacked_on_the_loop(
+    tmp_path: Path, unpacking: Unpacking
+) -> None:
     config = HttpConfig(port=0, max_body_bytes=100_000)
     bomb = gzip.compress(b'{"text": "' + b"x" * 20_000_000 + b'"}')
     assert len(bomb) < 100_000
@@ -175,6 +211,50 @@ async def test_a_body_that_is_small_only_while_compressed_is_a_413(tmp_path: Pat
     ):
         assert response.status == 413
         assert (await response.json())["error"]["code"] == "body_too_large"
+    assert unpacking.num_bytes == 100_001
+    assert threading.get_ident() not in unpacking.threads
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("x-gzip", gzip.compress),
+        ("GZip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", functools.partial(zlib.compress, wbits=-zlib.MAX_WBITS)),
+        ("identity", bytes),
+    ],
+)
+async def test_compressed_bodies_are_read(
+    http: aiohttp.ClientSession, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with http.post("/generate", data=pack(b'{"text": "x"}'), headers=headers) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "why"),
+    [
+        ("gzip", b"no such thing", "is not in gzip, as its Content-Encoding says"),
+        ("deflate", b"no such thing", "is not in deflate, as its Content-Encoding says"),
+        ("gzip", gzip.compress(b"{}")[:-3], "it ends too soon. Send it whole"),
+        ("gzip", gzip.compress(b"{}") + b"x", "something follows behind its end"),
+        ("br", b"{}", 'Content-Encoding is "br"; gzip and deflate are read'),
+        ("gzip, gzip", b"{}", 'Content-Encoding is "gzip, gzip"; gzip and deflate are read'),
+    ],
+    ids=["no gzip", "no deflate", "cut off", "more behind", "unknown", "two"],
+)
+async def test_a_body_that_is_not_what_its_encoding_says_is_a_400(
+    http: aiohttp.ClientSession, encoding: str, body: bytes, why: str
+) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with http.post("/generate", data=body, headers=headers) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert why in error["message"]
+        assert error["param"] == "Content-Encoding"
 
 
 async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(tmp_path: Path) -> None:
@@ -183,6 +263,28 @@ async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
         assert b" 413 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("expect", "length", "first_line"),
+    [("100-continue", 13, b" 100 "), ("100-continue", 1001, b" 413 "), ("200-ok", 13, b" 200 ")],
+)
+async def test_a_body_is_asked_for_unless_it_is_too_large_and_unknown_expectations_mean_nothing(
+    tmp_path: Path, expect: str, length: int, first_line: bytes
+) -> None:
+    config = HttpConfig(port=0, max_body_bytes=1000)
+    async with running_server(tmp_path, config=config) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nExpect: {expect}\r\n\r\n"
+        writer.write(head.encode())
+        if expect != "100-continue":
+            writer.write(b'{"text": "x"}')
+        assert first_line in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+        if first_line == b" 100 ":
+            await reader.readline()
+            writer.write(b'{"text": "x"}')
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
         writer.close()
 
 
@@ -204,14 +306,6 @@ async def test_a_limit_that_the_scheduler_knows_is_told_in_the_client_s_words(
             error = (await response.json())["error"]
             assert error["param"] == name
             assert error["message"] == f"the prompt has 1 token and {name} is 9. Lower {name} to 8."
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_body_that_is_not_what_its_encoding_says_is_a_400(http: aiohttp.ClientSession, encoding: str) -> None:
-    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-    async with http.post("/generate", data=b"no such thing", headers=headers) as response:
-        assert response.status == 400
-        assert encoding in (await response.json())["error"]["message"]
 
 
 async def test_a_body_that_does_not_come_is_a_408(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
