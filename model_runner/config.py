@@ -36,8 +36,8 @@ class RunnerConfig:
     )
     kernels: str = flag(
         "auto",
-        "Kernels in C++ for the CPU, compiled once by the machine's compiler; auto is where that works, off is plain "
-        "torch.",
+        "Kernels in C++ for the CPU, which the package brought along or the machine's compiler compiles once; auto is "
+        "where that works, off is plain torch.",
         choices=("auto", "off"),
     )
     deterministic: bool = flag(
