@@ -97,7 +97,7 @@ def build_app(front: Front) -> web.Application:
         middlewares.insert(0, cross_origin(origins))
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[FRONT] = front
-    app[sessions.SESSIONS] = set()
+    app[sessions.SESSIONS] = {}
     app[admin.ROUTE_LIST] = admin.route_list(ROUTES)
     app[tree.OUTLINES] = tree.Outlines()
     app[ui.FILES] = ui.read_files()

@@ -10,7 +10,7 @@ import uuid
 
 from aiohttp import web
 
-from wire.errors import Overloaded, Refused
+from wire.errors import Refused
 
 from .errors import json_response
 from .fields import read_fields
@@ -21,8 +21,8 @@ from .schema import boolean, integer, number, record, shown, string
 MAX_SESSIONS = 10_000
 _LONGEST_ID = 256
 
-SESSIONS = web.AppKey("sessions", set[str])
-"""The ids of the sessions that are open."""
+SESSIONS = web.AppKey("sessions", dict[str, None])
+"""The ids of the open sessions, the oldest first. It gives way to a new one, since clients may never close theirs."""
 
 _OPEN_BODY = record(
     {
@@ -46,15 +46,15 @@ async def open_session(request: web.Request) -> web.Response:
     if session_id in sessions:
         raise Refused(f"session_id {shown(session_id)} is open already. Close it, or send another.", field="session_id")
     if len(sessions) >= MAX_SESSIONS:
-        raise Overloaded(f"{MAX_SESSIONS:,} sessions are open, which is the most. Close some.", retry_after_s=5)
-    sessions.add(session_id)
+        del sessions[next(iter(sessions))]
+    sessions[session_id] = None
     return json_response(session_id)
 
 
 async def close_session(request: web.Request) -> web.Response:
     """Forget a session; one that is not open is as good as closed."""
     fields = await read_fields(request)
-    request.app[SESSIONS].discard(fields.string("session_id") or "")
+    request.app[SESSIONS].pop(fields.string("session_id") or "", None)
     request.app[FRONT].warn_unknown(fields)
     return json_response({"status": "closed"})
 

@@ -122,6 +122,15 @@ async def test_text_and_token_ids_are_turned_into_each_other(http: aiohttp.Clien
         assert await response.json() == {"text": "hé"}
 
 
+async def test_sessions_that_nobody_closes_keep_no_other_client_out(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.http.sessions.MAX_SESSIONS", 2)
+    for session_id, status in (("a", 200), ("b", 200), ("c", 200), ("b", 400), ("a", 200)):
+        async with http.post("/open_session", json={"session_id": session_id}) as response:
+            assert response.status == status, session_id
+
+
 async def test_a_session_is_open_once_until_it_is_closed(http: aiohttp.ClientSession) -> None:
     async with http.post("/open_session", json={"capacity_of_str_len": 1000}) as response:
         new = await response.json()
