@@ -52,7 +52,7 @@ AXIL_INLINE void tiles(int64_t count, const Body& body) {
 // The sums of a block for tokens [first, first + count), count <= STRIP.
 void sum_block(const Call& c, const uint8_t* block, int64_t first, int64_t count, Scratch& scratch, float* sums) {
   const Weight& w = c.w;
-  memset(sums, 0, sizeof(float) * count * BLOCK);
+  for (int64_t i = 0; i < count * BLOCK; i += LANES) store(sums + i, zeros());
   if (w.has_byte_activations) {
     tiles<BYTE_TILE>(count, [&](auto size, int64_t m) {
       constexpr int M = decltype(size)::value;
@@ -148,7 +148,8 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
 template <class From>
 void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   const Weight& w = c.w;
-  if (w.has_byte_activations) c.bytes = round_tokens(w, x, num_tokens, tokens.bytes);
+  if (w.has_byte_activations && w.format == INT8) c.bytes = round_tokens<QUAD_BYTES>(w, x, num_tokens, tokens.bytes);
+  else if (w.has_byte_activations) c.bytes = round_tokens<4>(w, x, num_tokens, tokens.bytes);
   else if (w.format == BFLOAT16) c.acts = interleaved<2>(w, x, num_tokens, tokens.acts);
   else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
 }
@@ -168,7 +169,7 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
   const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + STRIP - 1) / STRIP;
   const int64_t each = block_bytes(w) * (w.is_gated ? 2 : 1);
   int64_t together = (128 << 10) / each;
-  together = smaller(together, blocks / (2 * num_threads()));
+  together = smaller(together, blocks / (4 * num_threads()));
   together = together < 1 ? 1 : together;
   const int64_t across = (blocks + together - 1) / together;
   parallel(across * strips, [&](int64_t piece) {

@@ -42,7 +42,7 @@ template <class Body>
 void for_tiles(const Weight& w, int64_t num_tokens, const Body& body) {
   const int64_t strips = (num_tokens + STRIP - 1) / STRIP, most = tile_of(w, smaller(STRIP, num_tokens));
   const int64_t most_tiles = (smaller(STRIP, num_tokens) + most - 1) / most;
-  parallel_ranges(strips * most_tiles, 2, [&](int64_t begin, int64_t end) {
+  parallel_ranges(strips * most_tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
       const int64_t strip = i / most_tiles * STRIP, count = smaller(STRIP, num_tokens - strip);
       const int64_t most_here = tile_of(w, count), num_tiles = (count + most_here - 1) / most_here;
@@ -79,28 +79,29 @@ struct RoundedTo {
   int32_t* zero;
 };
 
-// Round one token's group of columns to bytes. NaN and infinities make the scale NaN, and so all that comes of the token.
-template <class From>
-void round_group(const Weight& w, const From* x, int64_t apart, const RoundedTo& to) {
+// Round one token's group of columns to bytes, SIZE for four of them. NaN and infinities make the scale NaN, and so all
+// that comes of the token.
+template <int64_t SIZE, class From>
+AXIL_INLINE void round_group(int64_t group, const From* x, int64_t apart, const RoundedTo& to) {
   constexpr int QUADS = LANES / 4;
   Floats most = zeros(), poison = zeros();
-  for (int64_t k = 0; k < w.group; k += LANES) {
+  for (int64_t k = 0; k < group; k += LANES) {
     const Floats v = load(x + k);
     most = max(most, abs(v));
     poison = fma(v, zeros(), poison);
   }
   const float peak = largest(most), scale = peak / 127.0f + sum(poison);
   const Floats inverse = all(peak > 0 ? 127.0f / peak : 0.0f);
-  const int64_t size = w.format == INT8 ? QUAD_BYTES : 4;
   Ints total = int_zeros();
   uint8_t* q = to.q;
-  for (int64_t k = 0; k < w.group; k += LANES) {
+  for (int64_t k = 0; k < group; k += LANES) {
     alignas(64) uint8_t quads[QUADS * QUAD_BYTES];
     const Ints rounded_to = to_ints(mul(load(x + k), inverse));
     total = add_ints(total, rounded_to);
-    if (w.format == INT8) store_quads(quads, rounded_to);
+    if (SIZE == QUAD_BYTES) store_quads(quads, rounded_to);
     else store_bytes(quads, rounded_to);
-    for (int i = 0; i < QUADS; i++, q += apart * size) memcpy(q, quads + i * size, size);
+#pragma GCC unroll 4
+    for (int i = 0; i < QUADS; i++, q += apart * SIZE) memcpy(q, quads + i * SIZE, SIZE);
   }
   const int32_t whole = sum_ints(total);
   *to.scale = scale;
@@ -114,22 +115,21 @@ struct Bytes {
   std::vector<int32_t> zeros;
 };
 
-template <class From>
+template <int64_t SIZE, class From>
 ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Bytes& out) {
-  const int64_t groups = w.num_columns / w.group, size = w.format == INT8 ? QUAD_BYTES : 4;
-  const int64_t row = w.num_columns / 4 * size;
+  const int64_t group = w.group, groups = w.num_columns / group, row = w.num_columns / 4 * SIZE;
   out.q.resize(static_cast<size_t>(num_tokens * row));
   out.scales.resize(static_cast<size_t>(num_tokens * groups));
   out.totals.resize(out.scales.size());
   out.zeros.resize(out.scales.size());
   for_tiles(w, num_tokens, [&](const Tile& tile) {
-    for (int64_t i = 0; i < tile.size; i++)
-      for (int64_t g = 0; g < groups; g++) {
-        const int64_t at = tile.first * groups + g * tile.size + i;
-        uint8_t* const q = out.q.data() + tile.first * row + (g * w.group / 4 * tile.size + i) * size;
-        round_group(w, x + (tile.first + i) * w.num_columns + g * w.group, tile.size,
-                    {q, out.scales.data() + at, out.totals.data() + at, out.zeros.data() + at});
-      }
+    for (int64_t i = 0; i < tile.size; i++) {
+      const From* from = x + (tile.first + i) * w.num_columns;
+      uint8_t* q = out.q.data() + tile.first * row + i * SIZE;
+      int64_t at = tile.first * groups + i;
+      for (int64_t g = 0; g < groups; g++, from += group, q += group / 4 * tile.size * SIZE, at += tile.size)
+        round_group<SIZE>(group, from, tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
+    }
   });
   return {out.q.data(), out.scales.data(), out.totals.data(), out.zeros.data(), w.num_columns, groups};
 }
