@@ -48,7 +48,7 @@ class Connection:
         """
         try:
             async with await self._answered(path, body) as response:
-                return orjson.loads(await response.read())
+                return self._json(path, await response.read())
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise self._broken(path, failure) from failure
 
@@ -56,20 +56,24 @@ class Connection:
         """Send a body and give each event of the answer.
 
         Raises:
-            AxilError: as `post`, and when the stream holds an error.
+            AxilError: as `post`, and when the stream holds an error or ends before it is done.
         """
+        is_done = False
         try:
             async with await self._answered(path, body) as response:
                 async for line in response.content:
                     data = line.removeprefix(b"data:").strip()
-                    if not line.startswith(b"data:") or data == b"[DONE]":
+                    is_done = is_done or data == b"[DONE]"
+                    if not line.startswith(b"data:") or is_done:
                         continue
-                    event = orjson.loads(data)
+                    event = self._json(path, data)
                     if isinstance(event, dict) and event.get("error"):
                         raise AxilError(f"{self.url}{path}: {_message(data)}")
                     yield event
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise self._broken(path, failure) from failure
+        if not is_done:
+            raise Unavailable(f"{self.url}{path} broke off: the answer ended before it was done. Ask again.")
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -97,9 +101,16 @@ class Connection:
             await asyncio.sleep(pause_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
+    def _json(self, path: str, body: bytes) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            begins = ascii(body[:80].decode(errors="replace"))
+            raise AxilError(f"{self.url}{path} answered no JSON, but {begins}. Is it the server's address?") from error
+
     def _broken(self, path: str, failure: Exception) -> AxilError:
         if isinstance(failure, TimeoutError):  # first: aiohttp's are among its other errors too
-            return Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s.")
+            return Unavailable(f"{self.url}{path} gave nothing for {self._timeout_s:g} s. Raise timeout_seconds.")
         return Unavailable(f"{self.url} can't be reached, or broke off: {connection_failure(failure)}")
 
     def _opened(self) -> aiohttp.ClientSession:

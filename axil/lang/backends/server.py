@@ -7,6 +7,7 @@ from typing import Any
 
 from axil.lang.backend import Answer, Prompt, Scored, Scores, TokenLogprob, Usage, Wish
 from axil.lang.choices import departure
+from wire.errors import Cancelled
 
 from .chat_answers import chat_body, open_turn, read_chat, read_chat_events
 from .http import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, Connection, Remote
@@ -134,6 +135,15 @@ def _logprob_fields(wish: Wish) -> dict[str, object]:
 
 
 def _read(samples: Sequence[dict[str, Any]]) -> Answer:
+    """The answers, which are whole.
+
+    Raises:
+        Cancelled: somebody has aborted one.
+    """
+    for sample in samples:
+        reason = sample["meta_info"]["finish_reason"] or {}
+        if reason.get("type") == "abort":
+            raise Cancelled(f"the answer was cut off: {reason.get('message') or 'it was aborted'}. Ask again.")
     return Answer(
         texts=tuple(sample["text"] for sample in samples),
         finish_reasons=tuple((sample["meta_info"]["finish_reason"] or {}).get("type", "") for sample in samples),

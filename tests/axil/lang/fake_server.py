@@ -22,6 +22,8 @@ class Prepared:
     headers: dict[str, str] = field(default_factory=dict)
     events: list[Any] | None = None
     breaks_off: bool = False
+    is_done: bool = True
+    text: str | None = None
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class FakeServer:
         assert request.transport is not None
         self.peers.add(request.transport.get_extra_info("peername"))
         prepared = self.answers[request.path].pop(0)
+        if prepared.text is not None:
+            return web.Response(text=prepared.text)
         if prepared.events is None:
             return web.json_response(prepared.body, status=prepared.status, headers=prepared.headers)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -47,7 +51,8 @@ class FakeServer:
         if prepared.breaks_off:
             request.transport.abort()
             return response
-        await response.write(b"data: [DONE]\n\n")
+        if prepared.is_done:
+            await response.write(b"data: [DONE]\n\n")
         return response
 
 

@@ -179,6 +179,26 @@ def test_a_stream_that_breaks_off_is_an_error(fake: FakeServer, server: Server) 
         ask.using(backend=server, stream=True).run()
 
 
+def test_a_stream_that_ends_before_it_is_done_is_no_answer(fake: FakeServer, server: Server) -> None:
+    fake.answers["/generate"] = [Prepared(events=[generated("a")], is_done=False)]
+    with pytest.raises(ProgramError, match="broke off: the answer ended before it was done"):
+        ask.using(backend=server, stream=True).run()
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_answer_that_somebody_has_aborted_is_an_error(fake: FakeServer, server: Server, is_streamed: bool) -> None:
+    cut_off = generated("a", finish_reason={"type": "abort", "message": "the server was paused"})
+    fake.answers["/generate"] = [Prepared(events=[cut_off]) if is_streamed else Prepared(cut_off)]
+    with pytest.raises(ProgramError, match="cut off: the server was paused"):
+        ask.using(backend=server, stream=is_streamed).run()
+
+
+def test_an_address_that_answers_no_json_is_named(fake: FakeServer, server: Server) -> None:
+    fake.answers["/generate"] = [Prepared(text="<html>Welcome</html>")]
+    with pytest.raises(ProgramError, match="/generate answered no JSON, but '<html>Welcome"):
+        ask.using(backend=server).run()
+
+
 def test_an_error_in_a_stream_is_an_error(fake: FakeServer, server: Server) -> None:
     fake.answers["/generate"] = [Prepared(events=[{"error": {"message": "no logits"}}])]
     with pytest.raises(ProgramError, match="no logits"):
