@@ -21,7 +21,7 @@ from bench import results, summary
 from bench.command import count, exit_status, parser_of
 from model_runner.kernel_choice import load_library
 from model_runner.kernels.library import Int, Library, Pointer, huge_tensor
-from model_runner.kernels.linear import ALL_KINDS, LinearKernels
+from model_runner.kernels.linear import LinearKernels
 from model_runner.ladder import Products
 
 NUM_TOKENS = (1, 2, 4, 8, 32, 128, 512)
@@ -89,7 +89,7 @@ def _layers(library: Library, num_outputs: int, num_columns: int) -> list[tuple[
     values = torch.randn(num_outputs, num_columns) / num_columns**0.5
     found: list[tuple[str, list[Layer], int]] = []
     kernels = LinearKernels(library)
-    for kind in ALL_KINDS:
+    for kind in kernels.kinds:
         first = kernels.make(num_outputs, num_columns, kind)
         copies = [first]
         first.write(0, values)

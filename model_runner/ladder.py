@@ -23,7 +23,7 @@ from wire.sampling import SamplingParams
 from .errors import StartError
 from .invariant import BlockedLinear
 from .kernels.library import Int, Library, Pointer, huge_tensor
-from .kernels.linear import Format, Kind, PackedWeight
+from .kernels.linear import Activations, Format, Kind, PackedWeight
 from .layers import AnyLinear, Linear, PackedLinear
 from .load import Loaded
 from .models.decoder import Decoder
@@ -46,10 +46,11 @@ class Products(enum.IntEnum):
 
     @staticmethod
     def of(kind: Kind) -> Products:
-        """Weights of few bits are widened to float32, unless tokens are bytes too."""
-        if kind.has_byte_activations:
+        """Weights of few bits are widened to what tokens are."""
+        if kind.activations is Activations.BYTES:
             return Products.NIBBLES if kind.format is Format.INT4 else Products.BYTES
-        return Products.BFLOAT16 if kind.format is Format.BFLOAT16 else Products.FLOAT32
+        is_bfloat16 = kind.format is Format.BFLOAT16 or kind.activations is Activations.BFLOAT16
+        return Products.BFLOAT16 if is_bfloat16 else Products.FLOAT32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.linear import GROUP_COLUMNS, Format, Gguf, Kind, LinearKernels, PackedWeight
+from .kernels.linear import GROUP_COLUMNS, Activations, Format, Gguf, Kind, LinearKernels, PackedWeight
 from .layers import Linear, make_linear
 from .source import Destination, TensorDestination
 
@@ -50,8 +50,8 @@ class TorchLinears:
 class KernelLinears:
     """Weights in the kernels' blocks.
 
-    What a GGUF file holds in blocks that the kernels know stays as it is: that is exact, and read faster. (Not where
-    the CPU multiplies bfloat16: that is faster still for many tokens.)
+    What a GGUF file holds in blocks that the kernels know stays as it is: that is exact, and read faster. Tokens in
+    front of it are in the serving dtype where the CPU multiplies that.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class KernelLinears:
         self._format = Format.BFLOAT16 if dtype == torch.bfloat16 else Format.FLOAT32
         self._quantize = quantize
         self._stored = stored or {}
-        self._is_exact_kept = dtype == torch.float32 or not kernels.has_bfloat16_products
+        has_pairs = dtype == torch.bfloat16 and kernels.has_bfloat16_products
+        self._unquantised = Activations.BFLOAT16 if has_pairs else Activations.AS_THEY_ARE
         self.kinds: set[Kind] = set()
         """Of all layers so far."""
         self.num_bytes = 0
@@ -87,18 +88,19 @@ class KernelLinears:
         return weight
 
     def _kind(self, names: Sequence[str]) -> Kind:
-        has_bytes = self._quantize != "none"
+        is_quantised = self._quantize != "none"
+        activations = Activations.BYTES if is_quantised else self._unquantised
         stored = {_BLOCKS[self._stored[name]].format for name in names if self._stored.get(name) in _BLOCKS}
         is_whole = len(stored) == 1 and all(self._stored.get(name) in _BLOCKS for name in names)
-        if is_whole and (has_bytes or self._is_exact_kept):
+        if is_whole:
             held = stored.pop()
             if held is Format.INT4 or self._quantize != "int4" or not HEADS.isdisjoint(names):
-                return Kind(format=held, group_columns=GROUP_COLUMNS, has_byte_activations=has_bytes)
-        if not has_bytes:
+                return Kind(format=held, group_columns=GROUP_COLUMNS, activations=activations)
+        if not is_quantised:
             return Kind(format=self._format)
         if self._quantize == "int8" or not HEADS.isdisjoint(names):
-            return Kind(format=Format.INT8, group_columns=GROUP_COLUMNS, has_byte_activations=True)
-        return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, has_byte_activations=True)
+            return Kind(format=Format.INT8, group_columns=GROUP_COLUMNS, activations=activations)
+        return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, activations=activations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,23 +58,37 @@ class After(enum.IntEnum):
     GELU_TANH = 3
 
 
+class Activations(enum.IntEnum):
+    """What tokens are multiplied as in front of weights of few bits; the values are the C code's."""
+
+    AS_THEY_ARE = 0
+    """In float32, which the weights are widened to as they are used."""
+    BYTES = 1
+    """Rounded to 8 bits, each group of columns to its own scale."""
+    BFLOAT16 = 2
+    """Rounded to it, where the CPU multiplies it; the weights' whole numbers become it exactly."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """How a layer's weights are held and multiplied.
 
-    `group_columns` share a scale in 8 bits (None: all columns of an output). With `has_byte_activations` tokens are
-    rounded to 8 bits too, each group to its own scale; else weights are widened to float32 as they are used.
+    `group_columns` share a scale in 8 bits (None: all columns of an output).
     """
 
     format: Format
     group_columns: int | None = None
-    has_byte_activations: bool = False
+    activations: Activations = Activations.AS_THEY_ARE
 
     @property
     def name(self) -> str:
-        """How logs and fingerprints call it: `int8/32` has a scale for 32 columns, `-a8` tokens in bytes too."""
+        """How logs and fingerprints call it: `int8/32` has a scale for 32 columns, `-a8` tokens in bytes too.
+
+        `-a16` has them in bfloat16.
+        """
         group = f"/{self.group_columns}" if self.group_columns else ""
-        return f"{self.format.name.lower()}{group}{'-a8' if self.has_byte_activations else ''}"
+        tokens = {Activations.BYTES: "-a8", Activations.BFLOAT16: "-a16"}.get(self.activations, "")
+        return f"{self.format.name.lower()}{group}{tokens}"
 
     def obstacle(self, num_columns: int) -> str | None:
         """Why a layer of so many inputs can't be held like this, or None."""
@@ -89,11 +103,13 @@ ALL_KINDS = (
     Kind(format=Format.BFLOAT16),
     Kind(format=Format.INT8, group_columns=32),
     Kind(format=Format.INT4, group_columns=32),
-    Kind(format=Format.INT8, has_byte_activations=True),
-    Kind(format=Format.INT8, group_columns=32, has_byte_activations=True),
-    Kind(format=Format.INT4, group_columns=32, has_byte_activations=True),
+    Kind(format=Format.INT8, activations=Activations.BYTES),
+    Kind(format=Format.INT8, group_columns=32, activations=Activations.BYTES),
+    Kind(format=Format.INT4, group_columns=32, activations=Activations.BYTES),
+    Kind(format=Format.INT8, group_columns=32, activations=Activations.BFLOAT16),
+    Kind(format=Format.INT4, group_columns=32, activations=Activations.BFLOAT16),
 )
-"""Those that models are held in."""
+"""Those that models are held in, on one CPU or another."""
 
 
 class _Weight(ctypes.Structure):
@@ -103,7 +119,7 @@ class _Weight(ctypes.Structure):
         ("format", ctypes.c_int32),
         ("group", ctypes.c_int32),
         ("is_gated", ctypes.c_int32),
-        ("has_byte_activations", ctypes.c_int32),
+        ("activations", ctypes.c_int32),
         ("has_bias", ctypes.c_int32),
         ("num_outputs", ctypes.c_int64),
         ("num_columns", ctypes.c_int64),
@@ -128,16 +144,24 @@ class LinearKernels:
         )
         self._slab = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Those that are multiplied on this CPU."""
+        if self.has_bfloat16_products:
+            return ALL_KINDS
+        return tuple(kind for kind in ALL_KINDS if kind.activations is not Activations.BFLOAT16)
+
     def make(
         self, num_outputs: int, num_columns: int, kind: Kind, *, has_bias: bool = False, is_gated: bool = False
     ) -> PackedWeight:
         """A weight still to be written; of a gated one `num_outputs` counts those behind the gate."""
         assert kind.obstacle(num_columns) is None, "the caller has asked"
+        assert kind in self.kinds, "the caller knows the CPU"
         layout = _Weight(
             format=kind.format,
             group=kind.group_columns or num_columns,
             is_gated=is_gated,
-            has_byte_activations=kind.has_byte_activations,
+            activations=kind.activations,
             has_bias=has_bias,
             num_outputs=num_outputs,
             num_columns=num_columns,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +29,8 @@ from model_runner.kernels.ops import KernelOps
 from model_runner.linears import KernelLinears
 from model_runner.model_config import ModelConfig, parse_model_config, read_model_config
 from model_runner.models.decoder import Decoder
-from model_runner.models.registry import make_model
-from model_runner.weights import load_weights
+from model_runner.models.registry import make_model, shape_of
+from model_runner.weights import load_weights, stored_types
 
 from .devices import DEVICES
 from .reference_kernels import reference_kernels
@@ -165,10 +165,12 @@ def load_directory(directory: Path, dtype: torch.dtype = torch.float32, *, libra
     return model
 
 
-def _make(config: ModelConfig, dtype: torch.dtype, library: Library | None) -> Decoder:
+def _make(
+    config: ModelConfig, dtype: torch.dtype, library: Library | None, stored: Mapping[str, str] | None = None
+) -> Decoder:
     if library is None:
         return make_model(config, dtype)
-    return make_model(config, dtype, KernelOps(library), KernelLinears(LinearKernels(library), dtype))
+    return make_model(config, dtype, KernelOps(library), KernelLinears(LinearKernels(library), dtype, stored=stored))
 
 
 @pytest.fixture(params=DEVICES)
@@ -207,9 +209,13 @@ def embedded_config_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load_embedded(path: Path, dtype: torch.dtype, *, library: Library | None = None) -> Decoder:
-    """The embedded model in a serving dtype; in kernels, if they are given."""
-    model = _make(parse_model_config(EMBEDDED_CONFIG), dtype, library)
+def load_embedded(
+    path: Path, dtype: torch.dtype, *, library: Library | None = None, keeps_blocks: bool = False
+) -> Decoder:
+    """The embedded model in a serving dtype; in kernels, if they are given, which may hold the file's own blocks."""
+    config = parse_model_config(EMBEDDED_CONFIG)
+    stored = stored_types(path, config, shape_of(config)) if keeps_blocks else None
+    model = _make(config, dtype, library, stored)
     load_weights(model, path, lambda done, total: None)
     return model
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from model_runner.kernels.library import Library
 from model_runner.models.decoder import Decoder
 
 from .bed import Bed, Output, assert_same, greedy
@@ -98,18 +99,22 @@ def test_computing_again_on_other_pages_gives_the_same(
     assert_same(bed.generate([greedy(long_prompt)], 16)[0], whole)
 
 
+@pytest.mark.parametrize("held", ["torch", "kernels", "the file's blocks"])
 def test_logits_in_bfloat16_are_as_near_to_float32_as_those_of_transformers(
-    embedded_path: Path, long_prompt: list[int], reference: LlamaForCausalLM
+    embedded_path: Path, long_prompt: list[int], reference: LlamaForCausalLM, request: pytest.FixtureRequest, held: str
 ) -> None:
-    model = load_embedded(embedded_path, torch.bfloat16)
+    plain = load_embedded(embedded_path, torch.bfloat16)
+    library: Library | None = None if held == "torch" else request.getfixturevalue("library")
+    keeps_blocks = held == "the file's blocks"
+    model = load_embedded(embedded_path, torch.bfloat16, library=library, keeps_blocks=keeps_blocks)
     tokens = torch.tensor([long_prompt[:160]])
     with torch.inference_mode():
         exact = reference(tokens).logits[0]
         theirs = LlamaForCausalLM(reference.config).to(torch.bfloat16).eval()
-        theirs.load_state_dict(dict(model.parameters()), strict=False)
+        theirs.load_state_dict(dict(plain.parameters()), strict=False)
         theirs.tie_weights()
         their_distance = (theirs(tokens).logits[0].float() - exact).abs().mean()
-        our_distance = (Bed(model).all_logits(tokens[0].tolist()) - exact).abs().mean()
+        our_distance = (Bed(model, library=library).all_logits(tokens[0].tolist()) - exact).abs().mean()
     assert our_distance <= 1.1 * their_distance
 
 

@@ -133,8 +133,11 @@ def test_all_layers_in_one_call_give_the_bits_of_layers_op_by_op(
     assert torch.equal(*logits)
 
 
-def test_the_real_model_gives_the_same_bits_on_real_text(library: Library, embedded_path: Path) -> None:
-    model = load_embedded(embedded_path, torch.bfloat16, library=library)
+@pytest.mark.parametrize("keeps_blocks", [True, False], ids=["the file's blocks", "bfloat16"])
+def test_the_real_model_gives_the_same_bits_on_real_text(
+    library: Library, embedded_path: Path, keeps_blocks: bool
+) -> None:
+    model = load_embedded(embedded_path, torch.bfloat16, library=library, keeps_blocks=keeps_blocks)
     ids = _text_ids()
     library.set_threads(2)
     _check(model, library, [ids[:150], *(ids[7 * row : 7 * row + 3 + row % 4] for row in range(31))])

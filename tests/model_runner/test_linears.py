@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_runner.kernels.cpu import Isa
 from model_runner.kernels.library import Library
 from model_runner.kernels.linear import Format, LinearKernels, PackedWeight
 from model_runner.kernels.ops import KernelOps
@@ -24,8 +25,10 @@ from .conftest import EMBEDDED_CONFIG
 DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
-def _linears(library: Library, quantize: str, stored: Mapping[str, str] | None = None) -> KernelLinears:
-    return KernelLinears(LinearKernels(library), torch.float32, quantize=quantize, stored=stored)
+def _linears(
+    library: Library, quantize: str, stored: Mapping[str, str] | None = None, dtype: torch.dtype = torch.float32
+) -> KernelLinears:
+    return KernelLinears(LinearKernels(library), dtype, quantize=quantize, stored=stored)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,18 @@ def test_weights_are_held_as_the_flag_and_the_file_say(
 ) -> None:
     weight = _linears(library, quantize, stored).make(names, 8, 64, has_bias=False)
     assert weight.kind.name == expected
+
+
+@pytest.mark.parametrize(("isa", "suffix"), [(Isa.AVX2, ""), (Isa.AVX512, "-a16")])
+def test_in_bfloat16_blocks_are_kept_and_tokens_are_rounded_to_it_where_the_cpu_multiplies_it(
+    library: Library, isa: Isa, suffix: str
+) -> None:
+    library = Library(isa, library.handle)
+    for stored, expected in (("Q4_1", "int4/32" + suffix), ("Q8_0", "int8/32" + suffix), ("Q6_K", "bfloat16")):
+        linears = _linears(library, "none", {DOWN: stored}, torch.bfloat16)
+        assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == expected
+    linears = _linears(library, "int8", {DOWN: "Q8_0"}, torch.bfloat16)
+    assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == "int8/32-a8"
 
 
 def test_what_cannot_be_quantised_stays_in_float32_and_is_named(

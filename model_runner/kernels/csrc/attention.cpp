@@ -2,7 +2,7 @@
 //
 // A tile is a few neighbouring new tokens of one row. For each kv head its queries (tokens x query heads of that kv
 // head) meet the row's positions in splits that begin at multiples of SPLIT. The softmax over one split gives a partial
-// (largest score, sum of weights, weighted values), and partials are merged in the order of their positions. So the
+// (what weights are relative to, their sum, weighted values), and partials are merged in the order of their positions. So the
 // order of a token's sums depends on its position only: not on the tile that it came in, on the batch, or on whether
 // the splits of a tile were done by one thread (many tiles) or by several (few).
 #include <algorithm>
@@ -18,6 +18,7 @@ constexpr int SPLIT = 256;
 constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
 constexpr float MASKED = -1e30f;
 constexpr float LOG2_E = 1.44269504f;
+constexpr float SLACK = 8.0f;
 
 // A piece of a step's work, to be done for each kv head; filled by `axil_attention_plan`.
 struct Item {
@@ -65,76 +66,106 @@ struct Queries {
   int end_seen(int r) const { return position + r / group + 1; }
 };
 
-// From one query's scores over [start, start + count), which are logarithms to the base of two, to weights. The weights'
-// sums by lane go into `totals`. What went before is rescaled where a score is larger than all before it. Positions that
-// the query doesn't see get the weight 0.
-template <class Stored>
-AXIL_INLINE void softmax(const Queries& queries, int r, int start, int count, float softcap, float* scores,
-                         typename KvLayout<Stored>::Query* weights, float* sums, int64_t dim, float& largest_so_far,
-                         float* totals) {
-  const int first = std::max(queries.first_seen(r) - start, 0), end = std::min(queries.end_seen(r) - start, count);
-  if (end <= first) {
-    for (int j = 0; j < count; j += LANES) store(weights + j, zeros());
-    return;
-  }
-  const bool is_whole = first == 0 && end == count;
-  if (softcap > 0)
-    for (int j = 0; j < count; j += LANES)
-      store(scores + j, mul(hyperbolic_tangent(mul(load(scores + j), all(1 / softcap))), all(softcap * LOG2_E)));
-  if (!is_whole)
-    for (int j = 0; j < count; j += LANES)
-      store(scores + j, choose(lanes(first - j, end - j), load(scores + j), all(MASKED)));
-  Floats top = all(largest_so_far);
+// From one query's scores, which are logarithms to the base of two, to weights. The weights' sums by lane go into `totals`.
+// Weights are relative to 2^`reference`, which moves to the largest score so far where one is so much larger that its weight
+// would be beyond 2^SLACK; what went before is then rescaled. (FlashAttention 4 waits likewise.) Lanes outside of [first, end) get the weight
+// 0; where `Count` is a constant there are none.
+template <class Stored, class Count>
+AXIL_INLINE void weigh(Count count, int first, int end, const float* scores, typename KvLayout<Stored>::Query* weights,
+                       float* sums, int64_t dim, float& reference, float* totals) {
+  Floats top = all(reference);
   for (int j = 0; j < count; j += LANES)
     top = max(top, load(scores + j));  // a NaN is passed over here, and shows in the weights
   Floats total = load(totals);
-  if (is_any_less(all(largest_so_far), top)) {
-    const float new_largest = largest(top);
-    const Floats shrink = power_of_two(all(largest_so_far - new_largest));
+  if (is_any_less(all(reference + SLACK), top)) {
+    const float moved = largest(top);
+    const Floats shrink = power_of_two(all(reference - moved));
     total = mul(total, shrink);
     for (int64_t d = 0; d < dim; d += LANES) store(sums + d, mul(load(sums + d), shrink));
-    largest_so_far = new_largest;
+    reference = moved;
   }
-  const Floats highest = all(largest_so_far);
+  const Floats one = all(reference);
   for (int j = 0; j < count; j += LANES) {
-    Floats weight = power_of_two(sub(load(scores + j), highest));
-    if (!is_whole) weight = choose(lanes(first - j, end - j), weight, zeros());
+    Floats weight = power_of_two(sub(load(scores + j), one));
+    if constexpr (std::is_same_v<Count, int>) weight = choose(lanes(first - j, end - j), weight, zeros());
     total = add(total, weight);
     store(weights + j, weight);
   }
   store(totals, total);
 }
 
+// The weights of one query over [start, start + count). Positions that the query doesn't see get the weight 0.
 template <class Stored>
-struct Partials {
-  float* largest;  // [queries], as a logarithm to the base of two
-  float* total;    // [queries]
-  float* sums;     // [queries][dim]
+AXIL_INLINE void softmax(const Queries& queries, int r, int start, int count, float softcap, float* scores,
+                         typename KvLayout<Stored>::Query* weights, float* sums, int64_t dim, float& reference,
+                         float* totals) {
+  const int first = std::max(queries.first_seen(r) - start, 0), end = std::min(queries.end_seen(r) - start, count);
+  if (end <= first) {
+    for (int j = 0; j < count; j += LANES) store(weights + j, zeros());
+    return;
+  }
+  if (softcap > 0)
+    for (int j = 0; j < count; j += LANES)
+      store(scores + j, mul(hyperbolic_tangent(mul(load(scores + j), all(1 / softcap))), all(softcap * LOG2_E)));
+  if (first == 0 && end == GROUP) {
+    const std::integral_constant<int, GROUP> whole;
+    weigh<Stored>(whole, first, end, scores, weights, sums, dim, reference, totals);
+    return;
+  }
+  for (int j = 0; j < count; j += LANES)
+    store(scores + j, choose(lanes(first - j, end - j), load(scores + j), all(MASKED)));
+  weigh<Stored>(count, first, end, scores, weights, sums, dim, reference, totals);
+}
+
+// Where the blocks of one item's kv head lie, and those of what is most likely looked at next.
+template <class Stored>
+struct Blocks {
+  const KvPool<Stored>& pool;
+  const int32_t* pages;
+  int64_t kv_head;
+  int begin, end;  // of the positions
+
+  const uint32_t* at(int position) const {
+    const int64_t page = pages[position / pool.page_tokens];
+    return reinterpret_cast<const uint32_t*>(pool.block(page, position % pool.page_tokens, kv_head));
+  }
 };
 
-// The partials of all queries over positions [begin, end), which lie in one split of those up to `item_end`.
 template <class Stored>
-void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_head, const Step& step,
-                  const Queries& queries, const typename KvLayout<Stored>::Query* q, int begin, int end, int item_end,
-                  int row_length, float* scores, typename KvLayout<Stored>::Query* weights, float* totals,
+Blocks<Stored> blocks_of(const KvPool<Stored>& pool, const Step& step, const Item& item, int64_t kv_head, int64_t window) {
+  const Queries queries{0, 1, item.position, window};  // no query of the item sees what lies before the first one's
+  return {pool, step.pages + item.first_page, kv_head, std::max(item.begin, queries.first_seen(0) / GROUP * GROUP), item.end};
+}
+
+template <class Stored>
+struct Partials {
+  float* reference;  // [queries]: what weights are relative to, as a logarithm to the base of two
+  float* total;      // [queries]
+  float* sums;       // [queries][dim]
+};
+
+// The partials of all queries over positions [begin, end), which lie in one split of those of `own`.
+template <class Stored>
+void attend_split(const Blocks<Stored>& own, const Blocks<Stored>& next, const Step& step, const Queries& queries,
+                  const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length, float* scores, typename KvLayout<Stored>::Query* weights, float* totals,
                   uint32_t* last_word, const Partials<Stored>& out) {
   using L = KvLayout<Stored>;
-  const int64_t dim = pool.head_dim;
-  std::fill_n(out.largest, queries.count, MASKED);
+  const int64_t dim = own.pool.head_dim;
+  std::fill_n(out.reference, queries.count, MASKED);
   std::fill_n(totals, queries.count * LANES, 0.0f);
   std::fill_n(out.sums, queries.count * dim, 0.0f);
-  const auto block_at = [&](int at) {
-    return reinterpret_cast<const uint32_t*>(pool.block(pages[at / pool.page_tokens], at % pool.page_tokens, kv_head));
+  const auto later_than = [&](int at, int start) {
+    if (at + GROUP < own.end) return own.at(at + GROUP);
+    const int there = next.begin + at - start;
+    return there < next.end ? next.at(there) : own.at(at);
   };
-  const int first_seen = queries.first_seen(0) / GROUP * GROUP;  // no query of the tile sees what lies before
-  for (int start = std::max(begin, first_seen); start < end; start += GROUP) {
+  for (int start = std::max(begin, own.begin); start < end; start += GROUP) {
     const uint32_t *blocks[GROUP_BLOCKS], *later_blocks[GROUP_BLOCKS];
     const uint32_t *words[GROUP / L::STEP], *later_words[GROUP / L::STEP];
     int num_blocks = 0;
     for (int at = start; at < std::min(start + GROUP, end); at += BLOCK) {
-      const int later = at + GROUP < item_end ? at + GROUP : at;
-      blocks[num_blocks] = block_at(at);
-      later_blocks[num_blocks] = block_at(later);
+      blocks[num_blocks] = own.at(at);
+      later_blocks[num_blocks] = later_than(at, start);
       for (int t = 0; t < BLOCK / L::STEP; t++) {
         const int64_t values = (BLOCK / L::STEP + t) * dim;  // behind the keys
         words[num_blocks * (BLOCK / L::STEP) + t] = blocks[num_blocks] + values;
@@ -151,13 +182,13 @@ void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_h
     }
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       constexpr int R = decltype(rows)::value;
-      const auto* own = q + r * dim;
-      if (r == 0) score_rows<Stored, R, true>(own, dim, blocks, later_blocks, num_blocks, scores);
-      else score_rows<Stored, R, false>(own, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
+      const auto* some = q + r * dim;
+      if (r == 0) score_rows<Stored, R, true>(some, dim, blocks, later_blocks, num_blocks, scores);
+      else score_rows<Stored, R, false>(some, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
     });
     for (int r = 0; r < queries.count; r++)
       softmax<Stored>(queries, r, start, num_blocks * BLOCK, step.softcap, scores + r * GROUP, weights + r * GROUP,
-                      out.sums + r * dim, dim, out.largest[r], totals + r * LANES);
+                      out.sums + r * dim, dim, out.reference[r], totals + r * LANES);
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       constexpr int R = decltype(rows)::value;
       if (r == 0) weigh_rows<Stored, R, true>(weights, words, later_words, num_words, out.sums, dim);
@@ -168,29 +199,31 @@ void attend_split(const KvPool<Stored>& pool, const int32_t* pages, int64_t kv_h
 }
 
 // Take a partial of later positions into one of earlier ones.
-AXIL_INLINE void merge(float& largest, float& total, float* sums, float later_largest, float later_total,
+AXIL_INLINE void merge(float& reference, float& total, float* sums, float later_reference, float later_total,
                        const float* later_sums, int64_t dim) {
-  const float top = std::max(largest, later_largest);
-  const float own = power_of_two(largest - top), other = power_of_two(later_largest - top);
-  largest = top;
+  const float top = std::max(reference, later_reference);
+  const float own = power_of_two(reference - top), other = power_of_two(later_reference - top);
+  reference = top;
   total = total * own + later_total * other;
   for (int64_t d = 0; d < dim; d += LANES)
     store(sums + d, fma(load(later_sums + d), all(other), mul(load(sums + d), all(own))));
 }
 
 AXIL_INLINE void write_mean(const float* sums, float total, float* out, int64_t head_dim) {
-  for (int64_t d = 0; d < head_dim; d++) out[d] = sums[d] / total;
+  int64_t d = 0;
+  for (; d + LANES <= head_dim; d += LANES) store(out + d, div(load(sums + d), all(total)));
+  for (; d < head_dim; d++) out[d] = sums[d] / total;
 }
 
-// Floats that the partial of one query takes in memory: sums, then largest and total.
+// Floats that the partial of one query takes in memory: sums, then reference and total.
 int64_t partial_floats(int64_t dim) { return dim + 16; }
 
 template <class Stored>
-void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int64_t kv_head, int64_t window,
+void attend(const Blocks<Stored>& blocks, const Blocks<Stored>& next, const Step& step, const Item& item, int64_t window,
             const float* q, int64_t q_stride, float* partials, float* out) {
   using Query = typename KvLayout<Stored>::Query;
   static thread_local Scratch scratch;
-  const int64_t dim = pool.head_dim, group = step.num_heads / step.num_kv_heads;
+  const int64_t dim = blocks.pool.head_dim, group = step.num_heads / step.num_kv_heads, kv_head = blocks.kv_head;
   const Queries queries{static_cast<int>(item.num_tokens * group), static_cast<int>(group), item.position, window};
   const size_t n = queries.count;
   const size_t needed = n * (3 * dim + 2 * GROUP + LANES + 4) + dim + 11 * 16 + 16;
@@ -202,24 +235,24 @@ void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int6
   float* totals = scratch.take(used, n * LANES);
   uint32_t* last_word = reinterpret_cast<uint32_t*>(scratch.take(used, dim));
   const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
-  const Partials<Stored> next{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
+  const Partials<Stored> later{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
   const float factor = step.scale * (step.softcap > 0 ? 1.0f : LOG2_E);
   for (int i = 0; i < item.num_tokens; i++)
     for (int64_t g = 0; g < group; g++) {
       const float* head = q + (item.first_token + i) * q_stride + (kv_head * group + g) * step.head_dim;
       Query* own = own_q + (i * group + g) * dim;
-      for (int64_t d = 0; d < step.head_dim; d++) put(own + d, factor * head[d]);
-      for (int64_t d = step.head_dim; d < dim; d++) put(own + d, 0.0f);
+      int64_t d = 0;
+      for (; d + LANES <= step.head_dim; d += LANES) store(own + d, mul(load(head + d), all(factor)));
+      for (; d < dim; d++) put(own + d, d < step.head_dim ? factor * head[d] : 0.0f);
     }
-  const int32_t* pages = step.pages + item.first_page;
   for (int begin = item.begin; begin < item.end; begin += SPLIT) {
     const bool is_first = begin == item.begin;
-    attend_split(pool, pages, kv_head, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.end,
-                 item.row_length, scores, weights, totals, last_word, is_first ? running : next);
+    attend_split(blocks, next, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.row_length, scores,
+                 weights, totals, last_word, is_first ? running : later);
     if (!is_first)
       for (size_t r = 0; r < n; r++)
-        merge(running.largest[r], running.total[r], running.sums + r * dim, next.largest[r], next.total[r],
-              next.sums + r * dim, dim);
+        merge(running.reference[r], running.total[r], running.sums + r * dim, later.reference[r], later.total[r],
+              later.sums + r * dim, dim);
   }
   for (int i = 0; i < item.num_tokens; i++)
     for (int64_t g = 0; g < group; g++) {
@@ -231,7 +264,7 @@ void attend(const KvPool<Stored>& pool, const Step& step, const Item& item, int6
       }
       float* partial = partials + ((item.partial + i) * step.num_heads + head) * partial_floats(dim);
       memcpy(partial, running.sums + r * dim, dim * sizeof(float));
-      partial[dim] = running.largest[r];
+      partial[dim] = running.reference[r];
       partial[dim + 1] = running.total[r];
     }
 }
@@ -251,6 +284,13 @@ void merge_tile(const Step& step, const Tile& tile, int64_t head, int64_t dim, f
   }
 }
 
+// Columns [d, d + LANES) of a head as they are stored; zeros behind its end.
+template <class Stored>
+AXIL_INLINE void stored_columns(const float* head, int64_t d, int64_t head_dim, Stored* out) {
+  if (d + LANES <= head_dim) return store(out, load(head + d));
+  for (int i = 0; i < LANES; i++) put(out + i, d + i < head_dim ? head[d + i] : 0.0f);
+}
+
 template <class Stored>
 void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const float* k, const float* v) {
   constexpr int STEP = KvLayout<Stored>::STEP;
@@ -259,10 +299,15 @@ void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const f
   for (int64_t h = 0; h < step.num_kv_heads; h++) {
     Stored* keys = pool.block(page, offset, h);
     Stored* values = keys + BLOCK * dim + at / STEP * STEP * dim + at % STEP;
-    for (int64_t d = 0; d < dim; d++) {
-      const bool is_real = d < step.head_dim;
-      put(keys + (d / STEP * BLOCK + at) * STEP + d % STEP, is_real ? k[h * step.head_dim + d] : 0.0f);
-      put(values + d * STEP, is_real ? v[h * step.head_dim + d] : 0.0f);
+    for (int64_t d = 0; d < dim; d += LANES) {
+      alignas(64) Stored some_k[LANES], some_v[LANES];
+      stored_columns(k + h * step.head_dim, d, step.head_dim, some_k);
+      stored_columns(v + h * step.head_dim, d, step.head_dim, some_v);
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; i += STEP)
+        memcpy(keys + ((d + i) / STEP * BLOCK + at) * STEP, some_k + i, STEP * sizeof(Stored));
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; i++) values[(d + i) * STEP] = some_v[i];
     }
   }
 }
@@ -277,8 +322,13 @@ void forward(const Step& step, Stored* memory, int64_t window, const Item* items
       put_kv(pool, step, token, k + token * k_stride, v + token * v_stride);
   });
   // Head by head, so that rows with common pages read them one soon after the other.
-  parallel(num_items * step.num_kv_heads, [&](int64_t piece) {
-    attend(pool, step, items[piece % num_items], piece / num_items, window, q, q_stride, partials, out);
+  const int64_t num_pieces = num_items * step.num_kv_heads;
+  const auto blocks_at = [&](int64_t piece) {
+    return blocks_of(pool, step, items[piece % num_items], piece / num_items, window);
+  };
+  parallel(num_pieces, [&](int64_t piece) {
+    const int64_t next = std::min(piece + num_threads(), num_pieces - 1);
+    attend(blocks_at(piece), blocks_at(next), step, items[piece % num_items], window, q, q_stride, partials, out);
   });
   parallel_ranges(num_tiles * step.num_heads, 8, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)

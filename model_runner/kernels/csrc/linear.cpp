@@ -16,9 +16,10 @@ enum After : int32_t { STORE = 0, ADD = 1, SILU = 2, GELU_TANH = 3 };
 
 struct Call {
   const Weight& w;
-  const float* floats;  // tokens as the format's tiles take them: one of the three
+  const float* floats;  // tokens as the tiles take them: one of the four
   const Act* acts;
   ByteTokens bytes;
+  PairTokens pairs;
   int32_t after;
   void* out;
   int32_t is_out_bf16;
@@ -30,49 +31,83 @@ struct Scratch {
   alignas(64) float panel[SLICE * BLOCK];
 };
 
-// Call `body(size, first)` for every tile of at most MOST tokens, its size a constant.
+// One of `num_tiles`, and its first token.
+struct Place {
+  int64_t number, num_tiles, first;
+};
+
+// What a tile asks for that goes through a block in `num_steps`: the first one for what it reads itself, the others
+// together for the block that is multiplied next.
+AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* block, const uint8_t* next,
+                         int64_t num_steps) {
+  const int64_t pace = block_bytes(w) / num_steps, sharers = smaller(3, place.num_tiles - 1);
+  if (place.number == 0) return {block + AHEAD, pace};
+  if (place.number > sharers) return {block, 0};
+  const int64_t share = (pace + sharers - 1) / sharers;
+  return {next + (place.number - 1) * share * num_steps, share};
+}
+
+// Call `body(size, place)` for every tile of at most MOST tokens, its size a constant.
 template <int MOST, class Body>
 AXIL_INLINE void tiles(int64_t count, const Body& body) {
   const int64_t num_tiles = (count + MOST - 1) / MOST;
   for (int64_t i = 0; i < num_tiles; i++) {
     const Tile tile = tile_at(i, num_tiles, count);
+    const Place place{i, num_tiles, tile.first};
     switch (tile.size) {
-      case 1: body(std::integral_constant<int, 1>(), tile.first); break;
-      case 2: body(std::integral_constant<int, 2>(), tile.first); break;
-      case 3: body(std::integral_constant<int, 3>(), tile.first); break;
-      case 4: body(std::integral_constant<int, 4>(), tile.first); break;
-      case 5: if constexpr (MOST > 4) body(std::integral_constant<int, 5>(), tile.first); break;
-      case 6: if constexpr (MOST > 4) body(std::integral_constant<int, 6>(), tile.first); break;
-      case 7: if constexpr (MOST > 6) body(std::integral_constant<int, 7>(), tile.first); break;
-      default: if constexpr (MOST > 6) body(std::integral_constant<int, 8>(), tile.first); break;
+      case 1: body(std::integral_constant<int, 1>(), place); break;
+      case 2: body(std::integral_constant<int, 2>(), place); break;
+      case 3: body(std::integral_constant<int, 3>(), place); break;
+      case 4: body(std::integral_constant<int, 4>(), place); break;
+      case 5: if constexpr (MOST > 4) body(std::integral_constant<int, 5>(), place); break;
+      case 6: if constexpr (MOST > 4) body(std::integral_constant<int, 6>(), place); break;
+      case 7: if constexpr (MOST > 6) body(std::integral_constant<int, 7>(), place); break;
+      default: if constexpr (MOST > 6) body(std::integral_constant<int, 8>(), place); break;
     }
   }
 }
 
 // The sums of a block for tokens [first, first + count), count <= STRIP.
-void sum_block(const Call& c, const uint8_t* block, int64_t first, int64_t count, Scratch& scratch, float* sums) {
+void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t first, int64_t count, Scratch& scratch,
+               float* sums) {
   const Weight& w = c.w;
   for (int64_t i = 0; i < count * BLOCK; i += LANES) store(sums + i, zeros());
-  if (w.has_byte_activations) {
-    tiles<BYTE_TILE>(count, [&](auto size, int64_t m) {
+  if (w.activations == BYTES) {
+    const int64_t num_steps = w.format == INT8 ? w.num_columns / 4 : w.num_columns / GROUP;
+    tiles<BYTE_TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      if (w.format == INT8) byte_tile<M>(w, block, c.bytes, first + m, sums + m * BLOCK);
-      else nibble_tile<M>(w, block, c.bytes, first + m, sums + m * BLOCK);
+      const Asks asks = asks_of(w, at, block, next, num_steps);
+      float* const to = sums + at.first * BLOCK;
+      if (w.format == INT8) byte_tile<M>(w, block, c.bytes, first + at.first, asks, to);
+      else nibble_tile<M>(w, block, c.bytes, first + at.first, asks, to);
     });
     return;
   }
-  if (w.format == BFLOAT16) {
-    tiles<TILE>(count, [&](auto size, int64_t m) {
+#if AXIL_AVX512
+  if (w.activations == PAIRS_OF_BF16) {
+    tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      pair_tile<M>(c.acts + (first + m) * w.num_columns, block, w.num_columns / 2, sums + m * BLOCK);
+      const Asks asks = asks_of(w, at, block, next, c.pairs.num_groups);
+      float* const to = sums + at.first * BLOCK;
+      if (w.format == INT8) paired_tile<INT8, M>(w, block, c.pairs, first + at.first, asks, to);
+      else paired_tile<INT4, M>(w, block, c.pairs, first + at.first, asks, to);
+    });
+    return;
+  }
+#endif
+  if (w.format == BFLOAT16) {
+    tiles<TILE>(count, [&](auto size, const Place& at) {
+      constexpr int M = decltype(size)::value;
+      const Asks asks = asks_of(w, at, block, next, w.num_columns / 2);
+      pair_tile<M>(c.acts + (first + at.first) * w.num_columns, block, w.num_columns / 2, asks, sums + at.first * BLOCK);
     });
     return;
   }
   const float* const x = c.floats + first * w.num_columns;
   if (w.format != FLOAT32 && count <= FEW) {
-    tiles<FEW>(count, [&](auto size, int64_t m) {
+    tiles<FEW>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      widened_tile<M, 1>(w, block, x + m * w.num_columns, sums + m * BLOCK, 0);
+      widened_tile<M, 1>(w, block, x + at.first * w.num_columns, sums + at.first * BLOCK, 0);
     });
     return;
   }
@@ -81,11 +116,12 @@ void sum_block(const Call& c, const uint8_t* block, int64_t first, int64_t count
     const float* panel = scratch.panel;
     if (w.format == FLOAT32) panel = reinterpret_cast<const float*>(block) + k * BLOCK;
     else expand(w, block, k, width, scratch.panel);
-    tiles<TILE>(count, [&](auto size, int64_t m) {
+    tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const float* const tile = x + m * w.num_columns + k * M;
-      if (w.format == FLOAT32 && count <= TILE) float_tile<M, true>(tile, panel, width, sums + m * BLOCK);
-      else float_tile<M, false>(tile, panel, width, sums + m * BLOCK);
+      const float* const tile = x + at.first * w.num_columns + k * M;
+      float* const to = sums + at.first * BLOCK;
+      if (w.format == FLOAT32 && count <= TILE) float_tile<M, true>(tile, panel, width, to);
+      else float_tile<M, false>(tile, panel, width, to);
     });
   }
 }
@@ -126,16 +162,19 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const
 }
 
 // Compute as many blocks of [block, end) as are best taken together; gives how many these were.
-int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int64_t count, Scratch& scratch) {
+int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t after_end, int64_t first, int64_t count,
+                   Scratch& scratch) {
   const int64_t bytes = block_bytes(c.w);
   const uint8_t* data = c.w.data + (c.w.is_gated ? 2 * block : block) * bytes;
-  const bool is_widened = c.w.format >= INT8 && !c.w.has_byte_activations;
+  const bool is_widened = c.w.format >= INT8 && c.w.activations == AS_THEY_ARE;
   const bool is_pair = is_widened && count == 1 && (c.w.is_gated || block + 1 < end);
   if (is_pair) {
     widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], STRIP * BLOCK);
   } else {
-    sum_block(c, data, first, count, scratch, scratch.sums[0]);
-    if (c.w.is_gated) sum_block(c, data + bytes, first, count, scratch, scratch.sums[1]);
+    const int64_t each = c.w.is_gated ? 2 * bytes : bytes;
+    const uint8_t* const next = data + (block + 1 < end ? each : (after_end - block) * each);
+    sum_block(c, data, c.w.is_gated ? data + bytes : next, first, count, scratch, scratch.sums[0]);
+    if (c.w.is_gated) sum_block(c, data + bytes, next, first, count, scratch, scratch.sums[1]);
   }
   const int64_t done = is_pair && !c.w.is_gated ? 2 : 1;
   for (int64_t i = 0; i < done; i++) {
@@ -148,8 +187,15 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
 template <class From>
 void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   const Weight& w = c.w;
-  if (w.has_byte_activations && w.format == INT8) c.bytes = round_tokens<QUAD_BYTES>(w, x, num_tokens, tokens.bytes);
-  else if (w.has_byte_activations) c.bytes = round_tokens<4>(w, x, num_tokens, tokens.bytes);
+#if AXIL_AVX512
+  if (w.activations == PAIRS_OF_BF16) {
+    c.pairs = w.format == INT8 ? paired_tokens<INT8>(w, x, num_tokens, tokens.acts, tokens.floats)
+                               : paired_tokens<INT4>(w, x, num_tokens, tokens.acts, tokens.floats);
+    return;
+  }
+#endif
+  if (w.activations == BYTES && w.format == INT8) c.bytes = round_tokens<QUAD_BYTES>(w, x, num_tokens, tokens.bytes);
+  else if (w.activations == BYTES) c.bytes = round_tokens<4>(w, x, num_tokens, tokens.bytes);
   else if (w.format == BFLOAT16) c.acts = interleaved<2>(w, x, num_tokens, tokens.acts);
   else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
 }
@@ -162,7 +208,7 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
                           int32_t is_out_bf16, int64_t out_stride, int32_t after) {
   const Weight& w = *weight;
   static Tokens tokens;  // kept between calls, which come one at a time
-  Call c{w, nullptr, nullptr, {}, after, out, is_out_bf16, out_stride};
+  Call c{w, nullptr, nullptr, {}, {}, after, out, is_out_bf16, out_stride};
   if (is_x_bf16) arrange(static_cast<const Bf16*>(x), num_tokens, tokens, c);
   else arrange(static_cast<const float*>(x), num_tokens, tokens, c);
   // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up.
@@ -175,7 +221,9 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
   parallel(across * strips, [&](int64_t piece) {
     alignas(64) static thread_local Scratch scratch;
     const int64_t first = piece / across * STRIP, begin = piece % across * together;
+    // What this thread takes up next, most likely: where it is another one, the caches pass it on.
+    const int64_t after_end = begin + num_threads() * together;
     const int64_t end = smaller(begin + together, blocks), count = smaller(STRIP, num_tokens - first);
-    for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, first, count, scratch);
+    for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, after_end, first, count, scratch);
   });
 }

@@ -20,13 +20,17 @@ constexpr int GROUP = 32;  // columns that share a scale in 4 bits, and in GGUF'
 //             (group is GROUP)                                                     weight = scale * q + least
 enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 
+// What tokens are multiplied as in front of weights of few bits: as they are; rounded to 8 bits, each group of columns to
+// its own scale; rounded to bf16, in groups of GROUP, where the CPU multiplies that.
+enum Activations : int32_t { AS_THEY_ARE = 0, BYTES = 1, PAIRS_OF_BF16 = 2 };
+
 // Mirrored in linear.py. Where `is_gated`, even blocks are of the gate and odd ones of what it opens, and `num_outputs`
 // counts the pairs.
 struct Weight {
   int32_t format;
   int32_t group;
   int32_t is_gated;
-  int32_t has_byte_activations;  // tokens are rounded to 8 bits, each group of columns to its own scale
+  int32_t activations;
   int32_t has_bias;
   int64_t num_outputs;
   int64_t num_columns;

@@ -11,6 +11,19 @@ constexpr int64_t AHEAD = 4096;     // bytes between what is read and what is as
 
 AXIL_INLINE void ask_for(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
+// What a tile asks of memory while it computes: `pace` bytes in each of its steps. It always asks for as many lines as it
+// reads itself, which is cheaper than to count.
+struct Asks {
+  const uint8_t* from;
+  int64_t pace;
+};
+template <int BYTES_READ>
+AXIL_INLINE void ask(const Asks& asks, int64_t step) {
+  const uint8_t* const from = asks.from + step * asks.pace;
+#pragma GCC unroll 16
+  for (int line = 0; line < BYTES_READ; line += 64) ask_for(from + line);
+}
+
 // sums[m][n] += x[m][k] * panel[k][n] over `count` columns; the sums of `m` lie BLOCK apart.
 template <int M, bool IS_FROM_MEMORY>
 AXIL_INLINE void float_tile(const float* x, const float* panel, int64_t count, float* sums) {
@@ -55,7 +68,7 @@ AXIL_INLINE void add_part(const Act* x, const Ints (&pairs)[VECTORS], Floats (&a
 // The same from bf16 weights as they are stored. Not inlined, so that registers are given out for this loop alone.
 template <int M>
 __attribute__((noinline)) void pair_tile(const Act* x, const uint8_t* pairs, int64_t num_pairs,
-                                         float* sums) {
+                                         const Asks& asks, float* sums) {
   Floats acc[M][VECTORS];
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++)
@@ -65,7 +78,7 @@ __attribute__((noinline)) void pair_tile(const Act* x, const uint8_t* pairs, int
     Ints w[VECTORS];
 #pragma GCC unroll 3
     for (int v = 0; v < VECTORS; v++) w[v] = load_ints(pairs + (k * BLOCK + v * LANES) * 4);
-    for (int line = 0; line < BLOCK * 4; line += 64) ask_for(pairs + k * BLOCK * 4 + AHEAD + line);
+    ask<BLOCK * 4>(asks, k);
     add_part<0>(x + 2 * k * M, w, acc);
     if constexpr (PARTS == 2) add_part<1>(x + 2 * k * M, w, acc);
   }
@@ -89,7 +102,7 @@ struct ByteTokens {
 // would be written to the stack too.
 template <int M>
 __attribute__((noinline)) void byte_tile(const Weight& w, const uint8_t* block, const ByteTokens& x, int64_t token,
-                                         float* sums) {
+                                         const Asks& asks, float* sums) {
   const int64_t bytes = group_bytes(w);
   const uint8_t* q = x.q + token * x.num_columns / 4 * QUAD_BYTES;
   for (int64_t g = 0; g < x.num_groups; g++, block += bytes) {
@@ -104,7 +117,7 @@ __attribute__((noinline)) void byte_tile(const Weight& w, const uint8_t* block, 
       ByteWeights weights[VECTORS];
 #pragma GCC unroll 3
       for (int v = 0; v < VECTORS; v++) weights[v] = load_bytes(block + (k * BLOCK + v * LANES) * 4);
-      for (int line = 0; line < BLOCK * 4; line += 64) ask_for(block + k * BLOCK * 4 + AHEAD + line);
+      ask<BLOCK * 4>(asks, g * (w.group / 4) + k);
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++) {
         const ActQuad one = all_quads(q + m * QUAD_BYTES);
@@ -130,14 +143,14 @@ __attribute__((noinline)) void byte_tile(const Weight& w, const uint8_t* block, 
 
 template <int M>
 __attribute__((noinline)) void nibble_tile(const Weight& w, const uint8_t* block, const ByteTokens& x, int64_t token,
-                                           float* sums) {
+                                           const Asks& asks, float* sums) {
   const int64_t bytes = group_bytes(w);
   const uint8_t* q = x.q + token * x.num_columns;
   const Ints low = all_ints(0x0f0f0f0f);
   for (int64_t g = 0; g < x.num_groups; g++, block += bytes, q += GROUP * M) {
     asm volatile("" ::: "memory");
     const int64_t at = token * x.num_groups + g * M;
-    for (int64_t line = 0; line < bytes; line += 64) ask_for(block + AHEAD + line);
+    ask<BLOCK * (GROUP / 2 + 4)>(asks, g);
     Ints acc[M][VECTORS];
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)

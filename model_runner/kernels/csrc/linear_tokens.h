@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "linear_paired.h"
 #include "linear_tiles.h"
 #include "linear_widened.h"
 #include "threads.h"
@@ -28,8 +29,8 @@ AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
 
 // The most tokens of a tile, of `count` that are taken together.
 int64_t tile_of(const Weight& w, int64_t count) {
-  if (w.has_byte_activations) return BYTE_TILE;
-  return w.format >= INT8 && count <= FEW ? FEW : TILE;
+  if (w.activations == BYTES) return BYTE_TILE;
+  return w.format >= INT8 && w.activations == AS_THEY_ARE && count <= FEW ? FEW : TILE;
 }
 
 AXIL_INLINE void convert(float x, float& to) { to = x; }
@@ -133,6 +134,22 @@ ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Byte
   });
   return {out.q.data(), out.scales.data(), out.totals.data(), out.zeros.data(), w.num_columns, groups};
 }
+
+#if AXIL_AVX512
+template <int FORMAT, class From>
+PairTokens paired_tokens(const Weight& w, const From* x, int64_t num_tokens, std::vector<Bf16>& acts,
+                         std::vector<float>& totals) {
+  const int64_t groups = w.num_columns / GROUP;
+  acts.resize(static_cast<size_t>(num_tokens * w.num_columns));
+  totals.resize(static_cast<size_t>(num_tokens * groups));
+  for_tiles(w, num_tokens, [&](const Tile& tile) {
+    for (int64_t i = 0; i < tile.size; i++)
+      pair_up<FORMAT>(x + (tile.first + i) * w.num_columns, groups, tile.size,
+                      acts.data() + tile.first * w.num_columns + i * GROUP, totals.data() + tile.first * groups + i);
+  });
+  return {acts.data(), totals.data(), w.num_columns, groups};
+}
+#endif
 
 // What a call's tiles read.
 struct Tokens {

@@ -66,6 +66,8 @@ AXIL_INLINE Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 AXIL_INLINE Floats abs(Floats a) { return _mm512_abs_ps(a); }
 AXIL_INLINE Floats nearest(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 AXIL_INLINE Ints to_ints(Floats a) { return _mm512_cvtps_epi32(a); }  // to the nearest
+// a * 2^n of whole n, where that is a normal number.
+AXIL_INLINE Floats scaled(Floats a, Floats n) { return _mm512_scalef_ps(a, n); }
 AXIL_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 AXIL_INLINE Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
 AXIL_INLINE void store_ints(void* p, Ints v) { _mm512_storeu_si512(p, v); }
@@ -158,6 +160,7 @@ template <int N> AXIL_INLINE Ints shift_left(Ints a) { return _mm256_slli_epi32(
 template <int N> AXIL_INLINE Ints shift_right(Ints a) { return _mm256_srli_epi32(a, N); }
 AXIL_INLINE Floats as_floats(Ints a) { return _mm256_castsi256_ps(a); }
 AXIL_INLINE Ints as_ints(Floats a) { return _mm256_castps_si256(a); }
+AXIL_INLINE Floats scaled(Floats a, Floats n) { return as_floats(add_ints(as_ints(a), shift_left<23>(to_ints(n)))); }
 AXIL_INLINE float sum(Floats v) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -274,7 +277,7 @@ AXIL_INLINE Floats power_of_two(Floats x) {
   p = fma(p, r, all(2.4022242085e-1f));
   p = fma(p, r, all(6.9314697760e-1f));
   p = fma(p, r, all(1.0f));
-  return as_floats(add_ints(as_ints(p), shift_left<23>(to_ints(n))));
+  return scaled(p, n);
 }
 AXIL_INLINE float power_of_two(float x) {
   float lanes_of_x[LANES];

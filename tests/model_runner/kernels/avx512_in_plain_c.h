@@ -85,6 +85,15 @@ inline __m512i shuffled(const __m512i& v, const __m512i& order) {
   const Of<uint8_t> from = of<uint8_t>(v), at = of<uint8_t>(order);
   return make<__m512i, uint8_t>([&](size_t i) { return at.at[i] & 128 ? 0 : from.at[i / 16 * 16 + (at.at[i] & 15)]; });
 }
+inline __m512i of_three(const __m512i& a, const __m512i& b, const __m512i& c, uint32_t function) {
+  const Of<uint32_t> x = of<uint32_t>(a), y = of<uint32_t>(b), z = of<uint32_t>(c);
+  return ints([&](size_t i) {
+    uint32_t bits = 0;
+    for (int k = 0; k < 32; k++)
+      bits |= (function >> ((x.at[i] >> k & 1) << 2 | (y.at[i] >> k & 1) << 1 | (z.at[i] >> k & 1)) & 1) << k;
+    return static_cast<int32_t>(bits);
+  });
+}
 inline __m512 add_pairs(const __m512& so_far, const __m512i& a, const __m512i& b) {
   const Of<float> to = of<float>(so_far);
   const Of<uint16_t> x = of<uint16_t>(a), y = of<uint16_t>(b);
@@ -140,8 +149,12 @@ inline __m512 fma(const __m512& a, const __m512& b, const __m512& c, float sign)
 #define _mm512_add_epi32(a, b) plain::ints([x = plain::of<uint32_t>(a), y = plain::of<uint32_t>(b)](size_t i) { return x.at[i] + y.at[i]; })
 #define _mm512_sub_epi32(a, b) plain::ints([x = plain::of<uint32_t>(a), y = plain::of<uint32_t>(b)](size_t i) { return x.at[i] - y.at[i]; })
 #define _mm512_and_si512(a, b) ((a) & (b))
+#define _mm512_or_si512(a, b) ((a) | (b))
+#define _mm512_ternarylogic_epi32(a, b, c, function) plain::of_three(a, b, c, function)
+#define _mm512_permutexvar_epi16(order, a) plain::make<__m512i, uint16_t>([x = plain::of<uint16_t>(a), at = plain::of<uint16_t>(order)](size_t i) { return x.at[at.at[i] & 31]; })
 #define _mm512_slli_epi32(a, n) plain::ints([x = plain::of<uint32_t>(a)](size_t i) { return x.at[i] << (n); })
 #define _mm512_srli_epi32(a, n) plain::ints([x = plain::of<uint32_t>(a)](size_t i) { return x.at[i] >> (n); })
+#define _mm512_scalef_ps(a, n) plain::both(a, n, [](float x, float y) { return std::isnan(y) ? y : std::ldexp(x, static_cast<int>(y)); })
 #define _mm512_castsi512_ps(a) ((__m512)(a))
 #define _mm512_castps_si512(a) ((__m512i)(a))
 #define _mm512_reduce_add_ps(a) plain::sum(a)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.kernels.build import programs
+from model_runner.kernels.build import built, programs
 from model_runner.kernels.cpu import Isa
 from model_runner.kernels.library import Library, opened
 from wire import native
@@ -17,6 +17,16 @@ CHANGES = {
     "#include <immintrin.h>": f'#include "{PLAIN_C.name}"',
     'asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(x));': "sum = _mm512_dpbusd_epi32(sum, weights, x);",
 }
+
+
+@pytest.fixture(scope="session")
+def avx2(library: Library) -> Library:
+    """The kernels for AVX2, where this machine's are others; in one thread."""
+    if library.isa is Isa.AVX2:
+        pytest.skip("these are this machine's")
+    loaded = opened(Isa.AVX2, built(Isa.AVX2))
+    loaded.set_threads(1)
+    return loaded
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Calls the kernels on arrays of exactly the sizes that they need: run under a sanitizer, which sees any step beyond.
 
-The argument is the library. Imports no torch, which takes long under a sanitizer.
+The arguments are the library and whether it multiplies bfloat16. Imports no torch, which takes long under a sanitizer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 import numpy as np
 
+MULTIPLIES_BF16 = sys.argv[2] == "1"
 library = ctypes.CDLL(sys.argv[1])
 for name in ("axil_weight_bytes", "axil_page_elements", "axil_partial_floats"):
     getattr(library, name).restype = c_int64
@@ -23,7 +24,7 @@ class Step(ctypes.Structure):
 
 
 class Weight(ctypes.Structure):
-    _fields_ = tuple((name, c_int32) for name in ("format", "group", "is_gated", "has_bytes", "has_bias"))
+    _fields_ = tuple((name, c_int32) for name in ("format", "group", "is_gated", "activations", "has_bias"))
     _fields_ = (*_fields_, ("num_outputs", c_int64), ("num_columns", c_int64), ("data", c_void_p))
 
 
@@ -97,10 +98,10 @@ def between(tokens: int, size: int) -> None:
     library.axil_rotate_heads(at(qkv), at(cosines), at(sines), at(norm), at(norm), c_int32(0), c_float(1e-5), *heads)
 
 
-def multiply(tokens: int, outputs: int, columns: int, format_number: int) -> None:
+def multiply(tokens: int, outputs: int, columns: int, format_number: int, activations: int) -> None:
     """A linear layer in one of the formats of linear.h."""
-    has_bytes = format_number >= 2
-    weight = Weight(format_number, 32 if has_bytes else columns, 0, has_bytes, 0, outputs, columns, None)
+    is_small = format_number >= 2
+    weight = Weight(format_number, 32 if is_small else columns, 0, activations, 0, outputs, columns, None)
     data = np.zeros(library.axil_weight_bytes(ctypes.byref(weight)) + 64, np.uint8)
     data = data[-data.ctypes.data % 64 :][: library.axil_weight_bytes(ctypes.byref(weight))]
     weight.data = data.ctypes.data
@@ -110,7 +111,7 @@ def multiply(tokens: int, outputs: int, columns: int, format_number: int) -> Non
         ctypes.byref(weight), at(x), c_int32(0), c_int64(tokens), at(out), c_int32(0), c_int64(outputs), c_int32(0)
     )
     error = np.abs(out - x @ rows.T).max() / np.sqrt(columns)
-    assert error < (1.0 if has_bytes else 0.05), (format_number, error)
+    assert error < (1.0 if is_small else 0.05), (format_number, activations, error)
 
 
 def gate(tokens: int, outputs: int, gguf: int) -> None:
@@ -183,7 +184,8 @@ for num_threads in (1, 3):
     for tokens in (1, 3, 5, 13):
         for outputs, columns in ((1, 32), (49, 64), (130, 96)):
             for format_number in range(4):
-                multiply(tokens, outputs, columns, format_number)
+                for activations in range(1) if format_number < 2 else range(3 if MULTIPLIES_BF16 else 2):
+                    multiply(tokens, outputs, columns, format_number, activations)
         for gguf in (2, 3, 8):
             gate(tokens, 37, gguf)
     for size in (1, 7, 40, 1003):

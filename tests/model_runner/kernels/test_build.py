@@ -38,8 +38,11 @@ def test_the_kernels_compile_for_the_other_instruction_set_too(isa: Isa) -> None
     assert built(isa, extra_flags=("-O1",)).exists()
 
 
-def test_what_is_written_for_avx512_computes_right_with_its_instructions_in_plain_c(avx512_in_plain_c: Library) -> None:
-    assert kernel_check.faults(avx512_in_plain_c) == []
+@pytest.mark.parametrize("other", ["avx2", "avx512_in_plain_c"])
+def test_the_other_instruction_set_than_this_machines_computes_right_too(
+    request: pytest.FixtureRequest, other: str
+) -> None:
+    assert kernel_check.faults(request.getfixturevalue(other)) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ CALLS = Path(__file__).with_name("sanitized_calls.py")
 def test_the_kernels_touch_no_memory_but_their_own_and_do_nothing_undefined(library: Library) -> None:
     path = built(library.isa, extra_flags=FLAGS)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CALLS), str(path)],
+        [sys.executable, "-W", "ignore", str(CALLS), str(path), str(int(library.has_bfloat16_products))],
         capture_output=True,
         text=True,
         timeout=280,
