@@ -126,8 +126,8 @@ class Chooser:
         )
         token_ids_B, is_usable_B = (x.new_empty(len(rows)) for x in (own_ids, own_usable))
         token_ids_B[own_B], is_usable_B[own_B] = own_ids, own_usable
-        token_ids_B[host_B] = _ids(sampled).to(logits_BV.device)
-        is_usable_B[host_B] = _usable(sampled).to(logits_BV.device)
+        token_ids_B[host_B] = torch.from_numpy(sampled.token_ids).to(logits_BV.device)
+        is_usable_B[host_B] = torch.from_numpy(sampled.is_usable).to(logits_BV.device)
         logprobs = tuple(sampled.logprobs[place_of[b]] if b in place_of else b"" for b in range(len(rows)))
         return Chosen(
             token_ids_B=token_ids_B,
@@ -142,8 +142,8 @@ class Chooser:
     ) -> Chosen:
         sampled, failures, forced = self._sample(logits_BV.cpu(), rows, params, positions)
         return Chosen(
-            token_ids_B=_ids(sampled).to(logits_BV.device),
-            is_usable_B=_usable(sampled).to(logits_BV.device),
+            token_ids_B=torch.from_numpy(sampled.token_ids).to(logits_BV.device),
+            is_usable_B=torch.from_numpy(sampled.is_usable).to(logits_BV.device),
             logprobs=sampled.logprobs,
             failures=failures,
             forced=forced,
@@ -160,7 +160,7 @@ class Chooser:
         self._rules.note(open_rows, token_ids)
         forced = self._grammars.note(open_rows, token_ids, positions[open_places])
         for row, forced_ids in forced.items():
-            self._rules.note([row] * len(forced_ids), np.array(forced_ids, np.int32))
+            self._rules.note([row] * len(forced_ids), np.array(forced_ids, np.int64))
         return sampled, failures, forced
 
 
@@ -172,13 +172,3 @@ def _needs_host(params: SamplingParams) -> bool:
         or params.min_new_tokens
         or params.grammar is not None
     )
-
-
-def _ids(sampled: Sampled) -> Tensor:
-    return torch.from_numpy(sampled.token_ids.astype(np.int64))
-
-
-def _usable(sampled: Sampled) -> Tensor:
-    is_usable = torch.ones(len(sampled.token_ids), dtype=torch.bool)
-    is_usable[list(sampled.broken)] = False
-    return is_usable

@@ -124,7 +124,7 @@ class GrammarRules:
         ]
 
     def note(
-        self, rows: Sequence[int], token_ids: NDArray[np.int32], positions: NDArray[np.int64]
+        self, rows: Sequence[int], token_ids: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> dict[int, list[int]]:
         """Take the tokens that were chosen for these rows; return those that must follow them, by row."""
         if not self._rows:

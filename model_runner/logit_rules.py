@@ -105,7 +105,7 @@ class LogitRules:
         """End a row."""
         self._rules.pop(row, None)
 
-    def note(self, rows: Sequence[int], token_ids: NDArray[np.int32]) -> None:
+    def note(self, rows: Sequence[int], token_ids: NDArray[np.int64]) -> None:
         """Take the tokens that were chosen for these rows."""
         if not self._rules:
             return

@@ -28,11 +28,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One token per row, one logprob entry per row if any was asked, and the rows (by index) without usable logits."""
+    """One token per row, one logprob entry per row if any was asked, and which rows have usable logits."""
 
-    token_ids: NDArray[np.int32]
+    token_ids: NDArray[np.int64]
     logprobs: tuple[bytes, ...]
-    broken: tuple[int, ...]
+    is_usable: NDArray[np.bool_]
 
 
 def sample(
@@ -49,16 +49,17 @@ def sample(
     the same is done in C++.
     """
     if kernels is None:
-        token_ids, is_usable = _choose(logits_BV, params, positions)
+        chosen_B, is_usable = _choose(logits_BV, params, positions)
+        token_ids = chosen_B.numpy()
     else:
-        chosen = kernels.choose(logits_BV, params, positions)
-        token_ids, is_usable = torch.from_numpy(chosen), chosen >= 0
-    token_ids.masked_fill_(torch.from_numpy(~is_usable), 0)
+        token_ids = kernels.choose(logits_BV, params, positions)
+        is_usable = token_ids >= 0
+    token_ids[~is_usable] = 0
     raw_BV = logits_BV if raw_logits_BV is None else raw_logits_BV
     return Sampled(
-        token_ids=token_ids.numpy().astype(np.int32),
+        token_ids=token_ids,
         logprobs=_logprobs(raw_BV, token_ids, params, is_usable, kernels),
-        broken=tuple(np.flatnonzero(~is_usable).tolist()),
+        is_usable=is_usable,
     )
 
 
@@ -155,7 +156,7 @@ def _invert(weights_BC: Tensor, uniform_B: Tensor) -> Tensor:
 
 def _logprobs(
     logits_BV: Tensor,
-    token_ids: Tensor,
+    token_ids: NDArray[np.int64],
     params: Sequence[SamplingParams],
     is_usable: NDArray[np.bool_],
     kernels: SamplerKernels | None,
@@ -165,7 +166,7 @@ def _logprobs(
     if not asked:
         return ()
     entries = [b""] * len(params)
-    packed = pack_rows(logits_BV[asked], token_ids[asked], [params[b] for b in asked], kernels)
+    packed = pack_rows(logits_BV[asked], torch.from_numpy(token_ids[asked]), [params[b] for b in asked], kernels)
     for b, entry in zip(asked, packed, strict=True):
         entries[b] = entry
     return tuple(entries)
