@@ -95,7 +95,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
         "--shape",
         choices=list(SHAPES),
         default="w9",
-        help="; ".join(f"{name}: {about}" for name, about in known.items()) + " (default: w9)",
+        help="; ".join(f"{name}: {about}" for name, about in known.items()).replace("%", "%%") + " (default: w9)",
     )
     shape.add_argument(
         "--scale", type=positive, default=1 / 8, help="share of the full token counts: 1 on a GPU (default: 1/8)"
