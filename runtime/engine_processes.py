@@ -143,4 +143,4 @@ def _forward(line: str) -> None:
 
 def _what_died(died: Died) -> str:
     words = f" Its last words: {died.last_words}" if died.last_words else ""
-    return f"the {died.part} process died ({died.exit_status}).{words} Make another Engine."
+    return f"the {died.part} process died ({died.exit_status}). Make another Engine.{words}"

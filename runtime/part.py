@@ -114,7 +114,8 @@ class RunningPart:
         with self._process.stdout as output:
             for raw in output:
                 line = raw.decode("utf-8", "replace").rstrip("\n")
-                self._last_words.append(line)
+                if not _is_news(line):
+                    self._last_words.append(line)
                 self._forward(line)
 
     def _read_status(self, status_fd: int) -> None:
@@ -141,6 +142,11 @@ def _decoded(line: bytes) -> Status:
         return decode_status(line)
     except msgspec.DecodeError as error:
         return Failed(message=f"it sent a status that is none ({error}); are all of axil's packages of one version?")
+
+
+def _is_news(line: str) -> bool:
+    """Whether a line of the log tells what went well, which is no reason to die of."""
+    return line.split(maxsplit=3)[2:3] in (["INFO"], ["DEBUG"])
 
 
 def _exit_status(return_code: int) -> str:

@@ -226,7 +226,7 @@ def _cause(notice: PeerDied | LauncherGone) -> str:
     if isinstance(notice, LauncherGone):
         return "the launcher process died. Start the server again."
     words = f" Its last words: {notice.last_words}" if notice.last_words else ""
-    return f"the {notice.process} process died ({notice.exit_status}).{words} Start the server again."
+    return f"the {notice.process} process died ({notice.exit_status}). Start the server again.{words}"
 
 
 def _stopping() -> AxilError:

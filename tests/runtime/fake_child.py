@@ -42,6 +42,7 @@ def main() -> None:
 
     child.watch(on_notice, run_dir=config["run_dir"])
     print(f"{role} says hello", flush=True)
+    print(f"12:00:00 {role} INFO all is well", flush=True)
     child.tell(Progress(what="loading weights", done=272, total=272, unit="tensors"))
     facts: dict[str, str | int | float] = {"pid": os.getpid()}
     if role == "tokenizer":
