@@ -76,14 +76,10 @@ def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPla
     if extend.min() < 1 or (kv_lens > table.num_pages[rows] * table.page_tokens).any():
         raise FatalError(f"rows {rows.tolist()} with {kv_lens.tolist()} tokens lack pages, or have nothing to run")
 
-    if plan.chunks:
-        starts = _indptr(extend)
-        row_of_token = np.repeat(np.arange(len(rows)), extend)
-        positions = np.arange(starts[-1]) - starts[row_of_token] + prefix[row_of_token]
-        rows_of_tokens = rows[row_of_token]
-    else:  # the same in fewer steps, of which each takes its time where a step's weights have emptied the caches
-        starts, positions, rows_of_tokens = np.arange(len(rows) + 1), prefix, rows
-    pages_of_token = table.pages[rows_of_tokens, positions // table.page_tokens].astype(np.int64)
+    starts = _indptr(extend)
+    row_of_token = np.repeat(np.arange(len(rows)), extend)
+    positions = np.arange(starts[-1]) - starts[row_of_token] + prefix[row_of_token]
+    pages_of_token = table.pages[rows[row_of_token], positions // table.page_tokens].astype(np.int64)
     num_pages = -(-kv_lens // table.page_tokens)
     page_columns = np.arange(num_pages.max())
     is_sampled = np.ones(len(rows), np.bool_)

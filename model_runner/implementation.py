@@ -16,7 +16,7 @@ from .errors import StartError
 from .host import num_threads
 from .invariant import blocked
 from .kernels.library import Library
-from .kernels.linear import LinearKernels
+from .kernels.linear import Format, LinearKernels
 from .kernels.ops import KernelOps
 from .kv_pool import CPU
 from .layers import MAX_PACKED_BYTES, can_pack
@@ -195,6 +195,8 @@ def _build_in_kernels(
     torch.set_num_threads(1)
     load_weights(model, path, on_progress)
     spec = attention_spec(model.config, dtype, page_tokens=config.page_tokens)
+    if config.quantize == "int8" and any(kind.format is Format.INT4 for kind in linears.kinds):
+        log.info("--quantize int8 leaves what the file holds in 4 bits as it is, with tokens rounded to 8 bits")
     weights = "+".join(sorted({kind.name for kind in linears.kinds}))
     return Built(
         model=model,

@@ -69,7 +69,6 @@ class KernelLinears:
         self._stored = stored or {}
         has_pairs = dtype == torch.bfloat16 and kernels.has_bfloat16_products
         self._unquantised = Activations.BFLOAT16 if has_pairs else Activations.AS_THEY_ARE
-        self._has_told = False
         self.kinds: set[Kind] = set()
         """Of all layers so far."""
         self.num_bytes = 0
@@ -95,9 +94,6 @@ class KernelLinears:
         is_whole = len(stored) == 1 and all(self._stored.get(name) in _BLOCKS for name in names)
         if is_whole:
             held = stored.pop()
-            if held is Format.INT4 and self._quantize == "int8" and not self._has_told:
-                log.info("--quantize int8 leaves what the file holds in 4 bits as it is, with tokens rounded to 8 bits")
-                self._has_told = True
             if held is Format.INT4 or self._quantize != "int4" or not HEADS.isdisjoint(names):
                 return Kind(format=held, group_columns=GROUP_COLUMNS, activations=activations)
         if not is_quantised:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wire.errors import Unavailable
+from wire.log import level_of
 
 from .config import MODULES, ServerConfig
 from .display import Display
@@ -33,8 +34,6 @@ from .run_dir import run_directory
 from .serve import server_parts
 
 log = logging.getLogger(__name__)
-
-_LEVELS = {"DEBUG": logging.DEBUG, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL}
 
 
 class EngineProcesses:
@@ -136,9 +135,7 @@ def _show(display: Display, said: Said) -> None:
 
 def _forward(line: str) -> None:
     """A process's line under its own level, so that the program's logging decides what is seen."""
-    words = line.split(maxsplit=3)
-    level = _LEVELS.get(words[2], logging.INFO) if len(words) > 2 else logging.INFO
-    log.log(level, "%s", line)
+    log.log(level_of(line) or logging.INFO, "%s", line)
 
 
 def _what_died(died: Died) -> str:

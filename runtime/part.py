@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from wire.child import Failed, Notice, Status, decode_status, to_line
+from wire.log import level_of
 
 _LAST_WORDS_LINES = 20
 _DRAIN_S = 0.5
@@ -114,7 +116,8 @@ class RunningPart:
         with self._process.stdout as output:
             for raw in output:
                 line = raw.decode("utf-8", "replace").rstrip("\n")
-                if not _is_news(line):
+                level = level_of(line)
+                if level is None or level > logging.INFO:  # what went well is no reason to die of
                     self._last_words.append(line)
                 self._forward(line)
 
@@ -142,11 +145,6 @@ def _decoded(line: bytes) -> Status:
         return decode_status(line)
     except msgspec.DecodeError as error:
         return Failed(message=f"it sent a status that is none ({error}); are all of axil's packages of one version?")
-
-
-def _is_news(line: str) -> bool:
-    """Whether a line of the log tells what went well, which is no reason to die of."""
-    return line.split(maxsplit=3)[2:3] in (["INFO"], ["DEBUG"])
 
 
 def _exit_status(return_code: int) -> str:

@@ -7,6 +7,12 @@ import os
 import sys
 
 
+def level_of(line: str) -> int | None:
+    """The level of a line that `configure` has formatted; None of any other."""
+    words = line.split(maxsplit=3)
+    return logging.getLevelNamesMapping().get(words[2]) if len(words) > 2 else None
+
+
 def configure(process_name: str) -> None:
     """Send this process's log lines to stderr at the level that AXIL_LOG names (default INFO)."""
     level = os.environ.get("AXIL_LOG", "INFO").upper()

@@ -1,7 +1,10 @@
+import logging
 import os
 import re
 import subprocess
 import sys
+
+from wire.log import level_of
 
 CODE = (
     "import logging; from wire.log import configure; configure('kettle');"
@@ -27,6 +30,8 @@ def test_a_line_has_time_process_level_and_message_and_goes_to_standard_error() 
     info, error = lines(AXIL_LOG="INFO")
     assert re.fullmatch(r"\d\d:\d\d:\d\d kettle    INFO    cups=4", info)
     assert re.fullmatch(r"\d\d:\d\d:\d\d kettle    ERROR   cups=4", error)
+    assert (level_of(info), level_of(error)) == (logging.INFO, logging.ERROR)
+    assert level_of("KeyError: 7") is None and level_of("some words of another program") is None
 
 
 def test_the_level_comes_from_the_environment() -> None:

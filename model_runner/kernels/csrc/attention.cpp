@@ -2,8 +2,8 @@
 //
 // A tile is a few neighbouring new tokens of one row. For each kv head its queries (tokens x query heads of that kv
 // head) meet the row's positions in splits that begin at multiples of SPLIT. The softmax over one split gives a partial
-// (what weights are relative to, their sum, weighted values), and partials are merged in the order of their positions. So the
-// order of a token's sums depends on its position only: not on the tile that it came in, on the batch, or on whether
+// (what weights are relative to, their sum, weighted values), and partials are merged in the order of their positions. So
+// the order of a token's sums depends on its position only: not on the tile that it came in, on the batch, or on whether
 // the splits of a tile were done by one thread (many tiles) or by several (few).
 #include <algorithm>
 #include <vector>
@@ -44,6 +44,13 @@ struct Step {
 
 int64_t padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
+// Give `body` whole vectors up to `padded_dim`, with how much of each the head fills.
+template <class Body>
+AXIL_INLINE void in_padded(int64_t head_dim, int64_t padded_dim, const Body& body) {
+  for (int64_t d = 0; d < padded_dim; d += LANES)
+    body(d, static_cast<int>(std::clamp<int64_t>(head_dim - d, 0, LANES)));
+}
+
 // Memory of one thread for one tile, kept for the next.
 struct Scratch {
   std::vector<float> memory;
@@ -66,10 +73,10 @@ struct Queries {
   int end_seen(int r) const { return position + r / group + 1; }
 };
 
-// From one query's scores, which are logarithms to the base of two, to weights. The weights' sums by lane go into `totals`.
-// Weights are relative to 2^`reference`, which moves to the largest score so far where one is so much larger that its weight
-// would be beyond 2^SLACK; what went before is then rescaled. (FlashAttention 4 waits likewise.) Lanes outside of [first, end) get the weight
-// 0; where `Count` is a constant there are none.
+// From one query's scores, which are logarithms to the base of two, to weights. The weights' sums by lane go into
+// `totals`. Weights are relative to 2^`reference`, which moves to the largest score so far where one is so much larger
+// that its weight would be beyond 2^SLACK; what went before is then rescaled. (FlashAttention 4 waits likewise.) Lanes
+// outside of [first, end) get the weight 0; where `Count` is a constant there are none.
 template <class Stored, class Count>
 AXIL_INLINE void weigh(Count count, int first, int end, const float* scores, typename KvLayout<Stored>::Query* weights,
                        float* sums, int64_t dim, float& reference, float* totals) {
@@ -132,9 +139,11 @@ struct Blocks {
 };
 
 template <class Stored>
-Blocks<Stored> blocks_of(const KvPool<Stored>& pool, const Step& step, const Item& item, int64_t kv_head, int64_t window) {
+Blocks<Stored> blocks_of(const KvPool<Stored>& pool, const Step& step, const Item& item, int64_t kv_head,
+                         int64_t window) {
   const Queries queries{0, 1, item.position, window};  // no query of the item sees what lies before the first one's
-  return {pool, step.pages + item.first_page, kv_head, std::max(item.begin, queries.first_seen(0) / GROUP * GROUP), item.end};
+  const int begin = std::max(item.begin, queries.first_seen(0) / GROUP * GROUP);
+  return {pool, step.pages + item.first_page, kv_head, begin, item.end};
 }
 
 template <class Stored>
@@ -147,8 +156,8 @@ struct Partials {
 // The partials of all queries over positions [begin, end), which lie in one split of those of `own`.
 template <class Stored>
 void attend_split(const Blocks<Stored>& own, const Blocks<Stored>& next, const Step& step, const Queries& queries,
-                  const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length, float* scores, typename KvLayout<Stored>::Query* weights, float* totals,
-                  uint32_t* last_word, const Partials<Stored>& out) {
+                  const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length, float* scores,
+                  typename KvLayout<Stored>::Query* weights, float* totals, uint32_t* last_word, const Partials<Stored>& out) {
   using L = KvLayout<Stored>;
   const int64_t dim = own.pool.head_dim;
   std::fill_n(out.reference, queries.count, MASKED);
@@ -210,9 +219,7 @@ AXIL_INLINE void merge(float& reference, float& total, float* sums, float later_
 }
 
 AXIL_INLINE void write_mean(const float* sums, float total, float* out, int64_t head_dim) {
-  int64_t d = 0;
-  for (; d + LANES <= head_dim; d += LANES) store(out + d, div(load(sums + d), all(total)));
-  for (; d < head_dim; d++) out[d] = sums[d] / total;
+  in_vectors(head_dim, [&](int64_t d, int n) { store_some(out + d, div(load_some(sums + d, n), all(total)), n); });
 }
 
 // Floats that the partial of one query takes in memory: sums, then reference and total.
@@ -241,9 +248,7 @@ void attend(const Blocks<Stored>& blocks, const Blocks<Stored>& next, const Step
     for (int64_t g = 0; g < group; g++) {
       const float* head = q + (item.first_token + i) * q_stride + (kv_head * group + g) * step.head_dim;
       Query* own = own_q + (i * group + g) * dim;
-      int64_t d = 0;
-      for (; d + LANES <= step.head_dim; d += LANES) store(own + d, mul(load(head + d), all(factor)));
-      for (; d < dim; d++) put(own + d, d < step.head_dim ? factor * head[d] : 0.0f);
+      in_padded(step.head_dim, dim, [&](int64_t d, int n) { store(own + d, mul(load_some(head + d, n), all(factor))); });
     }
   for (int begin = item.begin; begin < item.end; begin += SPLIT) {
     const bool is_first = begin == item.begin;
@@ -284,13 +289,6 @@ void merge_tile(const Step& step, const Tile& tile, int64_t head, int64_t dim, f
   }
 }
 
-// Columns [d, d + LANES) of a head as they are stored; zeros behind its end.
-template <class Stored>
-AXIL_INLINE void stored_columns(const float* head, int64_t d, int64_t head_dim, Stored* out) {
-  if (d + LANES <= head_dim) return store(out, load(head + d));
-  for (int i = 0; i < LANES; i++) put(out + i, d + i < head_dim ? head[d + i] : 0.0f);
-}
-
 template <class Stored>
 void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const float* k, const float* v) {
   constexpr int STEP = KvLayout<Stored>::STEP;
@@ -299,16 +297,16 @@ void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const f
   for (int64_t h = 0; h < step.num_kv_heads; h++) {
     Stored* keys = pool.block(page, offset, h);
     Stored* values = keys + BLOCK * dim + at / STEP * STEP * dim + at % STEP;
-    for (int64_t d = 0; d < dim; d += LANES) {
+    in_padded(step.head_dim, dim, [&](int64_t d, int n) {
       alignas(64) Stored some_k[LANES], some_v[LANES];
-      stored_columns(k + h * step.head_dim, d, step.head_dim, some_k);
-      stored_columns(v + h * step.head_dim, d, step.head_dim, some_v);
+      store(some_k, load_some(k + h * step.head_dim + d, n));
+      store(some_v, load_some(v + h * step.head_dim + d, n));
 #pragma GCC unroll 16
       for (int i = 0; i < LANES; i += STEP)
         memcpy(keys + ((d + i) / STEP * BLOCK + at) * STEP, some_k + i, STEP * sizeof(Stored));
 #pragma GCC unroll 16
       for (int i = 0; i < LANES; i++) values[(d + i) * STEP] = some_v[i];
-    }
+    });
   }
 }
 

@@ -13,29 +13,6 @@ constexpr int64_t SMALLEST = 1 << 13;  // elements that are worth another thread
 
 int64_t rows_at_least(int64_t elements) { return std::max<int64_t>(1, SMALLEST / std::max<int64_t>(1, elements)); }
 
-// Give `body` the vectors of a row: whole ones in place, the rest through a padded copy.
-template <class Body>
-AXIL_INLINE void in_vectors(int64_t count, const Body& body) {
-  int64_t d = 0;
-  for (; d + LANES <= count; d += LANES) body(d, LANES);
-  if (d < count) body(d, static_cast<int>(count - d));
-}
-
-template <class T>
-AXIL_INLINE Floats load_some(const T* p, int count) {
-  if (count == LANES) return load(p);
-  T padded[LANES] = {};
-  memcpy(padded, p, count * sizeof(T));
-  return load(padded);
-}
-
-AXIL_INLINE void store_some(float* p, Floats v, int count) {
-  if (count == LANES) return store(p, v);
-  float padded[LANES];
-  store(padded, v);
-  memcpy(p, padded, count * sizeof(float));
-}
-
 // out = x / rms(x) * weight; `out` may be `x`.
 template <class Weight>
 AXIL_INLINE void norm_row(const float* x, const Weight* weight, float eps, float* out, int64_t count) {

@@ -34,8 +34,8 @@ template <int FORMAT, int PAIR> AXIL_INLINE Ints weight_pairs(Ints bytes) {
   }
 }
 
-// sums[m][n] += x[m][k] * w[n][k]; the sums of `m` lie BLOCK apart. Not inlined, so that registers are given out for this
-// loop alone, and `sums` read anew for every group: kept, they would be written to the stack too.
+// sums[m][n] += x[m][k] * w[n][k]; the sums of `m` lie BLOCK apart. Not inlined, so that registers are given out for
+// this loop alone, and `sums` read anew for every group: kept, they would be written to the stack too.
 template <int FORMAT, int M>
 __attribute__((noinline)) void paired_tile(const Weight& w, const uint8_t* block, const PairTokens& x, int64_t token,
                                            const Asks& asks, float* sums) {

@@ -1,4 +1,4 @@
-// Tokens as the tiles of a linear layer read them: cut into tiles, interleaved or rounded to bytes.
+// Tokens as the tiles of a linear layer read them: cut into tiles, interleaved or rounded to what weights are.
 #pragma once
 
 #include <vector>

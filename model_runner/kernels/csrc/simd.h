@@ -220,22 +220,29 @@ template <int PART> AXIL_INLINE Weights part(Ints pairs) {
 template <int PART> AXIL_INLINE ActPart all_part(const Act* p) { return _mm256_broadcast_ss(p + PART); }
 AXIL_INLINE Floats accumulate(Floats sum, Weights weights, ActPart x) { return fma(weights, x, sum); }
 
-// sum += w[4i .. 4i+3] (unsigned bytes) * x[0 .. 3] (signed bytes) in every lane i, without the saturation of
-// `vpmaddubsw`: even and odd bytes are widened to 16 bits first.
-AXIL_INLINE void dot_bytes(Ints& sum, Ints weights, Ints x) {
-  const Ints low = _mm256_set1_epi16(0x00ff);
-  Ints even = _mm256_madd_epi16(and_bits(weights, low), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-  Ints odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(x, 8));
-  sum = add_ints(sum, add_ints(even, odd));
-}
-
 #endif
 
-// sum += w[2i] * x[0] + w[2i + 1] * x[1] in every lane i.
-AXIL_INLINE Floats dot_pairs(Floats sum, Ints weights, const Act* x) {
-  sum = accumulate(sum, part<0>(weights), all_part<0>(x));
-  if (PARTS == 2) sum = accumulate(sum, part<PARTS - 1>(weights), all_part<PARTS - 1>(x));
-  return sum;
+// Give `body` the vectors of a row: whole ones in place, the rest through a padded copy.
+template <class Body>
+AXIL_INLINE void in_vectors(int64_t count, const Body& body) {
+  int64_t d = 0;
+  for (; d + LANES <= count; d += LANES) body(d, LANES);
+  if (d < count) body(d, static_cast<int>(count - d));
+}
+
+template <class T>
+AXIL_INLINE Floats load_some(const T* p, int count) {
+  if (count == LANES) return load(p);
+  T padded[LANES] = {};
+  memcpy(padded, p, count * sizeof(T));
+  return load(padded);
+}
+
+AXIL_INLINE void store_some(float* p, Floats v, int count) {
+  if (count == LANES) return store(p, v);
+  float padded[LANES];
+  store(padded, v);
+  memcpy(p, padded, count * sizeof(float));
 }
 
 // One element of either type of storage, as a float, and back.
