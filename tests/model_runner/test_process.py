@@ -123,7 +123,8 @@ def test_it_announces_itself_executes_plans_beats_and_stops(launched: Any) -> No
     result = scheduler.receive(StepResult)
     assert len(result.token_ids) == 4
     assert result.elapsed_s > 0
-    assert scheduler.receive(Heartbeat).step == 1
+    # One beat may have looked at the step before it ended.
+    assert 1 in (scheduler.receive(Heartbeat).step for _ in range(2))
     scheduler.plans.send(encode(Stop()))
     assert scheduler.exit_status() == 0
 
