@@ -21,11 +21,14 @@ class Isa(enum.Enum):
         if self is Isa.AVX2:
             return ("-march=x86-64-v3",)
         # gcc 12 has no -march=znver4, so the extensions are named.
-        return ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mprefer-vector-width=512")
+        return ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi", "-mprefer-vector-width=512")
 
 
 _NEEDED = {
-    Isa.AVX512: {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni"},
+    Isa.AVX512: {
+        *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+        *("avx512_bf16", "avx512_vnni", "avx512vbmi"),
+    },
     Isa.AVX2: {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"},
 }
 

@@ -15,6 +15,7 @@
 namespace {
 
 constexpr int SPLIT = 256;
+constexpr int64_t MOST_ASKED = 8;  // tokens whose places are asked for before the first is stored
 constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
 constexpr float MASKED = -1e30f;
 constexpr float LOG2_E = 1.44269504f;
@@ -289,14 +290,34 @@ void merge_tile(const Step& step, const Tile& tile, int64_t head, int64_t dim, f
   }
 }
 
+// Where a token's K and V of one head go. A word of K is a line away from the next one.
+template <class Stored>
+struct KvPlace {
+  Stored *keys, *values;
+  int64_t at;  // of the block's positions
+
+  KvPlace(const KvPool<Stored>& pool, int64_t slot, int64_t head) {
+    constexpr int STEP = KvLayout<Stored>::STEP;
+    const int64_t page = slot / pool.page_tokens, offset = slot % pool.page_tokens;
+    at = offset % BLOCK;
+    keys = pool.block(page, offset, head);
+    values = keys + BLOCK * pool.head_dim + at / STEP * STEP * pool.head_dim + at % STEP;
+  }
+
+  void ask(int64_t dim) const {
+    constexpr int STEP = KvLayout<Stored>::STEP;
+    for (int64_t d = 0; d < dim; d += STEP) ask_to_write(keys + (d / STEP * BLOCK + at) * STEP);
+    for (int64_t d = 0; d < dim; d += 64 / sizeof(Stored) / STEP) ask_to_write(values + d * STEP);
+  }
+};
+
 template <class Stored>
 void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const float* k, const float* v) {
   constexpr int STEP = KvLayout<Stored>::STEP;
-  const int64_t dim = pool.head_dim, slot = step.slots[token];
-  const int64_t page = slot / pool.page_tokens, offset = slot % pool.page_tokens, at = offset % BLOCK;
+  const int64_t dim = pool.head_dim;
   for (int64_t h = 0; h < step.num_kv_heads; h++) {
-    Stored* keys = pool.block(page, offset, h);
-    Stored* values = keys + BLOCK * dim + at / STEP * STEP * dim + at % STEP;
+    const KvPlace<Stored> place(pool, step.slots[token], h);
+    const auto [keys, values, at] = place;
     in_padded(step.head_dim, dim, [&](int64_t d, int n) {
       alignas(64) Stored some_k[LANES], some_v[LANES];
       store(some_k, load_some(k + h * step.head_dim + d, n));
@@ -315,7 +336,11 @@ void forward(const Step& step, Stored* memory, int64_t window, const Item* items
              int64_t num_tiles, const float* q, int64_t q_stride, const float* k, int64_t k_stride, const float* v,
              int64_t v_stride, float* partials, float* out) {
   const KvPool<Stored> pool{memory, step.num_kv_heads, padded(step.head_dim), step.page_tokens};
-  parallel_ranges(step.num_tokens, 16, [&](int64_t begin, int64_t end) {
+  parallel_ranges(step.num_tokens, 2, [&](int64_t begin, int64_t end) {
+    // The blocks of rows that decode have left the caches since the step before.
+    const int64_t num_asked = end - begin <= MOST_ASKED ? end - begin : 0;
+    for (int64_t i = 0; i < num_asked * step.num_kv_heads; i++)
+      KvPlace<Stored>(pool, step.slots[begin + i / step.num_kv_heads], i % step.num_kv_heads).ask(pool.head_dim);
     for (int64_t token = begin; token < end; token++)
       put_kv(pool, step, token, k + token * k_stride, v + token * v_stride);
   });

@@ -16,6 +16,7 @@ constexpr int vectors_for(int rows) { return REGISTERS == 32 || rows <= 3 ? 4 : 
 
 // What is needed one group later is asked of memory while this one is computed: pages lie anywhere.
 AXIL_INLINE void ask_for(const uint32_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+AXIL_INLINE void ask_to_write(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 constexpr int LINE_WORDS = 16;
 
 // sums[r][v] += weights[v] * the R queries at `x`, `stride` apart. Of operands the fewer stay in registers, and the others

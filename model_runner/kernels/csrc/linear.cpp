@@ -26,6 +26,10 @@ struct Call {
   int64_t out_stride;
 };
 
+// A CPU with AVX-512 is asked ahead for what is read one after the other only by tiles of so many tokens: others read
+// fast enough for it to look ahead by itself, and asking would slow it down.
+constexpr int SLOW = 7;
+
 struct Scratch {
   alignas(64) float sums[2][STRIP * BLOCK];
   alignas(64) float panel[SLICE * BLOCK];
@@ -36,13 +40,14 @@ struct Place {
   int64_t number, num_tiles, first;
 };
 
-// What a tile asks for that goes through a block in `num_steps`: the first one for what it reads itself, the others
-// together for the block that is multiplied next.
+// What a tile of M tokens asks for that goes through a block in `num_steps`: the first one for what it reads itself, the
+// others together for the block that is multiplied next.
+template <int M>
 AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* block, const uint8_t* next,
                          int64_t num_steps) {
   const int64_t pace = block_bytes(w) / num_steps, sharers = smaller(3, place.num_tiles - 1);
-  if (place.number == 0) return {block + AHEAD, pace};
-  if (place.number > sharers) return {block, 0};
+  if (place.number == 0 && (!AXIL_AVX512 || (M >= SLOW && (w.format == BFLOAT16 || w.activations == BYTES)))) return {block + AHEAD, pace};
+  if (place.number == 0 || place.number > sharers) return {block, 0};
   const int64_t share = (pace + sharers - 1) / sharers;
   return {next + (place.number - 1) * share * num_steps, share};
 }
@@ -76,7 +81,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
     const int64_t num_steps = w.format == INT8 ? w.num_columns / 4 : w.num_columns / GROUP;
     tiles<BYTE_TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of(w, at, block, next, num_steps);
+      const Asks asks = asks_of<M>(w, at, block, next, num_steps);
       float* const to = sums + at.first * BLOCK;
       if (w.format == INT8) byte_tile<M>(w, block, c.bytes, first + at.first, asks, to);
       else nibble_tile<M>(w, block, c.bytes, first + at.first, asks, to);
@@ -87,7 +92,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
   if (w.activations == PAIRS_OF_BF16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of(w, at, block, next, c.pairs.num_groups);
+      const Asks asks = asks_of<M>(w, at, block, next, c.pairs.num_groups);
       float* const to = sums + at.first * BLOCK;
       if (w.format == INT8) paired_tile<INT8, M>(w, block, c.pairs, first + at.first, asks, to);
       else paired_tile<INT4, M>(w, block, c.pairs, first + at.first, asks, to);
@@ -98,7 +103,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
   if (w.format == BFLOAT16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of(w, at, block, next, w.num_columns / 2);
+      const Asks asks = asks_of<M>(w, at, block, next, w.num_columns / 2);
       pair_tile<M>(c.acts + (first + at.first) * w.num_columns, block, w.num_columns / 2, asks, sums + at.first * BLOCK);
     });
     return;
@@ -162,8 +167,7 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const
 }
 
 // Compute as many blocks of [block, end) as are best taken together; gives how many these were.
-int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t after_end, int64_t first, int64_t count,
-                   Scratch& scratch) {
+int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int64_t count, Scratch& scratch) {
   const int64_t bytes = block_bytes(c.w);
   const uint8_t* data = c.w.data + (c.w.is_gated ? 2 * block : block) * bytes;
   const bool is_widened = c.w.format >= INT8 && c.w.activations == AS_THEY_ARE;
@@ -171,8 +175,7 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t after_end,
   if (is_pair) {
     widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], STRIP * BLOCK);
   } else {
-    const int64_t each = c.w.is_gated ? 2 * bytes : bytes;
-    const uint8_t* const next = data + (block + 1 < end ? each : (after_end - block) * each);
+    const uint8_t* const next = data + (c.w.is_gated ? 2 * bytes : bytes);
     sum_block(c, data, c.w.is_gated ? data + bytes : next, first, count, scratch, scratch.sums[0]);
     if (c.w.is_gated) sum_block(c, data + bytes, next, first, count, scratch, scratch.sums[1]);
   }
@@ -211,19 +214,21 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
   Call c{w, nullptr, nullptr, {}, {}, after, out, is_out_bf16, out_stride};
   if (is_x_bf16) arrange(static_cast<const Bf16*>(x), num_tokens, tokens, c);
   else arrange(static_cast<const float*>(x), num_tokens, tokens, c);
-  // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up.
+  // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up. Threads take
+  // them in turns, so pieces are numbered in turns too, through as many stretches of the weights: as long as nobody is late
+  // each thread reads one stretch from its beginning to its end.
   const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + STRIP - 1) / STRIP;
-  const int64_t each = block_bytes(w) * (w.is_gated ? 2 : 1);
+  const int64_t each = block_bytes(w) * (w.is_gated ? 2 : 1), stretches = num_threads();
   int64_t together = (128 << 10) / each;
-  together = smaller(together, blocks / (4 * num_threads()));
+  together = smaller(together, blocks / (4 * stretches));
   together = together < 1 ? 1 : together;
   const int64_t across = (blocks + together - 1) / together;
   parallel(across * strips, [&](int64_t piece) {
     alignas(64) static thread_local Scratch scratch;
-    const int64_t first = piece / across * STRIP, begin = piece % across * together;
-    // What this thread takes up next, most likely: where it is another one, the caches pass it on.
-    const int64_t after_end = begin + num_threads() * together;
-    const int64_t end = smaller(begin + together, blocks), count = smaller(STRIP, num_tokens - first);
-    for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, after_end, first, count, scratch);
+    const int64_t first = piece / across * STRIP, turn = piece % across, stretch = turn % stretches;
+    const int64_t place = stretch * (across / stretches) + smaller(stretch, across % stretches) + turn / stretches;
+    const int64_t begin = place * together, end = smaller(begin + together, blocks);
+    const int64_t count = smaller(STRIP, num_tokens - first);
+    for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, first, count, scratch);
   });
 }

@@ -18,6 +18,8 @@ constexpr int GROUP = 32;  // columns that share a scale in 4 bits, and in GGUF'
 //   INT8      g x { byte [group / 4][n][4]: q + 128; half [n]: scale }             weight = scale * q
 //   INT4      g x { byte [4][n][4]: low nibbles columns 0-15, high 16-31; half [n]: scale; half [n]: least }
 //             (group is GROUP)                                                     weight = scale * q + least
+// In front of PAIRS_OF_BF16 a byte of 8 bits is the number's two's complement, with the seven lower bits turned over where it
+// is negative, so that q + 1/2 has them and the sign; of four columns: byte [n / 4][2][4][2], the first two before the others.
 enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 
 // What tokens are multiplied as in front of weights of few bits: as they are; rounded to 8 bits, each group of columns to

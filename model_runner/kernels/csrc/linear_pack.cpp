@@ -21,8 +21,22 @@ uint16_t* scales_of(const Weight& w, uint8_t* group) {
   return reinterpret_cast<uint16_t*>(group + group_bytes(w) - BLOCK * (w.format == INT4 ? 4 : 2));
 }
 
-void put_byte(uint8_t* group, int lane, int64_t column, int q) {
-  group[(column / 4 * BLOCK + lane) * 4 + column % 4] = static_cast<uint8_t>(q + 128);
+// Where an output's 8-bit column lies in its group, and how: `linear.h` says it.
+int64_t byte_at(const Weight& w, int lane, int64_t column) {
+  const int64_t four = column / 4 * BLOCK * 4;
+  if (w.activations != PAIRS_OF_BF16) return four + lane * 4 + column % 4;
+  return four + lane / 4 * 16 + column % 4 / 2 * 8 + lane % 4 * 2 + column % 2;
+}
+uint8_t as_byte(const Weight& w, int q) {
+  return static_cast<uint8_t>(w.activations == PAIRS_OF_BF16 ? (q < 0 ? q ^ 127 : q) : q + 128);
+}
+int of_byte(const Weight& w, uint8_t stored) {
+  const int q = static_cast<int8_t>(stored);
+  return w.activations == PAIRS_OF_BF16 ? (q < 0 ? q ^ 127 : q) : stored - 128;
+}
+
+void put_byte(const Weight& w, uint8_t* group, int lane, int64_t column, int q) {
+  group[byte_at(w, lane, column)] = as_byte(w, q);
 }
 
 void put_nibbles(uint8_t* group, int lane, int column, int low, int high) {
@@ -43,7 +57,7 @@ void write_bytes(const Weight& w, Place place, const float* row) {
     const float scale = from_half(half), inverse = scale > 0 ? 1 / scale : 0;
     scales_of(w, group)[place.lane] = half;
     for (int64_t k = 0; k < w.group; k++)
-      put_byte(group, place.lane, k, clamped(row[first + k] * inverse, -127, 127));
+      put_byte(w, group, place.lane, k, clamped(row[first + k] * inverse, -127, 127));
   }
 }
 
@@ -122,7 +136,7 @@ void read_row(const Weight& w, int64_t packed, Element* row) {
       const int64_t column = k % w.group;
       const uint16_t* scales = scales_of(w, group);
       if (w.format == INT8) {
-        const int q = group[(column / 4 * BLOCK + place.lane) * 4 + column % 4] - 128;
+        const int q = of_byte(w, group[byte_at(w, place.lane, column)]);
         x = from_half(scales[place.lane]) * static_cast<float>(q);
       } else {
         const int64_t low = column % (GROUP / 2);
@@ -165,7 +179,7 @@ AXIL_API void axil_write_gguf(const Weight* w, int64_t first, int32_t half, int6
       if (kind == 8) {
         uint8_t* group = place.block + g * group_bytes(*w);
         scales_of(*w, group)[place.lane] = scale;
-        for (int k = 0; k < GROUP; k++) put_byte(group, place.lane, k, static_cast<int8_t>(from[2 + k]));
+        for (int k = 0; k < GROUP; k++) put_byte(*w, group, place.lane, k, static_cast<int8_t>(from[2 + k]));
         continue;
       }
       Nibbles nibbles;

@@ -1,5 +1,5 @@
-// One set of vector operations over the two instruction sets that the kernels are compiled for: AVX-512 (with bf16 and
-// VNNI, 16 lanes) and AVX2 with FMA (8 lanes). A kernel is written once, for `LANES` lanes.
+// One set of vector operations over the two instruction sets that the kernels are compiled for: AVX-512 (with bf16,
+// VNNI and VBMI, 16 lanes) and AVX2 with FMA (8 lanes). A kernel is written once, for `LANES` lanes.
 //
 // bfloat16 is storage. Where the CPU multiplies pairs of it (`vdpbf16ps`) activations are rounded to it too; elsewhere
 // the pairs are widened to float32 by a shift and activations stay float32. `Act` is the activations' type; `part`,
@@ -12,7 +12,7 @@
 #include <cstring>
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
-    defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+    defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #define AXIL_AVX512 1
 #else
 #define AXIL_AVX512 0
@@ -117,6 +117,12 @@ template <int PART> AXIL_INLINE ActPart all_part(const Act* p) {
 }
 AXIL_INLINE Floats accumulate(Floats sum, Weights weights, ActPart x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), reinterpret_cast<__m512bh>(x));
+}
+
+// The same with the pair of activations at `x`. Assembly, because gcc 12 keeps the pair in a register, and then sums on the
+// stack.
+AXIL_INLINE void dot_pairs(Floats& sum, Weights weights, const Act* x) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const Act(*)[2]>(x)));
 }
 
 // sum += w[4i .. 4i+3] (unsigned bytes) * x[0 .. 3] (signed bytes) in every lane i. Assembly, because gcc 12 keeps

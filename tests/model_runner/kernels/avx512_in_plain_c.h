@@ -16,6 +16,7 @@
 #define __AVX512DQ__ 1
 #define __AVX512BF16__ 1
 #define __AVX512VNNI__ 1
+#define __AVX512VBMI__ 1
 
 namespace plain {
 
@@ -85,6 +86,15 @@ inline __m512i shuffled(const __m512i& v, const __m512i& order) {
   const Of<uint8_t> from = of<uint8_t>(v), at = of<uint8_t>(order);
   return make<__m512i, uint8_t>([&](size_t i) { return at.at[i] & 128 ? 0 : from.at[i / 16 * 16 + (at.at[i] & 15)]; });
 }
+inline __m512i looked_up(const __m512i& a, const __m512i& order, const __m512i& b) {
+  const Of<uint8_t> first = of<uint8_t>(a), at = of<uint8_t>(order), second = of<uint8_t>(b);
+  return make<__m512i, uint8_t>([&](size_t i) { return (at.at[i] & 64 ? second : first).at[at.at[i] & 63]; });
+}
+// Bytes of both by turns, in every 16 from `first` on.
+inline __m512i unpacked(const __m512i& a, const __m512i& b, size_t first) {
+  const Of<uint8_t> x = of<uint8_t>(a), y = of<uint8_t>(b);
+  return make<__m512i, uint8_t>([&](size_t i) { return (i % 2 ? y : x).at[i / 16 * 16 + first + i % 16 / 2]; });
+}
 inline __m512i of_three(const __m512i& a, const __m512i& b, const __m512i& c, uint32_t function) {
   const Of<uint32_t> x = of<uint32_t>(a), y = of<uint32_t>(b), z = of<uint32_t>(c);
   return ints([&](size_t i) {
@@ -152,6 +162,9 @@ inline __m512 fma(const __m512& a, const __m512& b, const __m512& c, float sign)
 #define _mm512_or_si512(a, b) ((a) | (b))
 #define _mm512_ternarylogic_epi32(a, b, c, function) plain::of_three(a, b, c, function)
 #define _mm512_permutexvar_epi16(order, a) plain::make<__m512i, uint16_t>([x = plain::of<uint16_t>(a), at = plain::of<uint16_t>(order)](size_t i) { return x.at[at.at[i] & 31]; })
+#define _mm512_permutex2var_epi8(a, order, b) plain::looked_up(a, order, b)
+#define _mm512_unpacklo_epi8(a, b) plain::unpacked(a, b, 0)
+#define _mm512_unpackhi_epi8(a, b) plain::unpacked(a, b, 8)
 #define _mm512_slli_epi32(a, n) plain::ints([x = plain::of<uint32_t>(a)](size_t i) { return x.at[i] << (n); })
 #define _mm512_srli_epi32(a, n) plain::ints([x = plain::of<uint32_t>(a)](size_t i) { return x.at[i] >> (n); })
 #define _mm512_scalef_ps(a, n) plain::both(a, n, [](float x, float y) { return std::isnan(y) ? y : std::ldexp(x, static_cast<int>(y)); })

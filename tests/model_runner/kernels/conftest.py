@@ -16,6 +16,9 @@ PLAIN_C = Path(__file__).with_name("avx512_in_plain_c.h")
 CHANGES = {
     "#include <immintrin.h>": f'#include "{PLAIN_C.name}"',
     'asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(x));': "sum = _mm512_dpbusd_epi32(sum, weights, x);",
+    'asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const Act(*)[2]>(x)));': (
+        "sum = accumulate(sum, weights, all_part<0>(x));"
+    ),
 }
 
 

@@ -11,12 +11,13 @@ from model_runner.kernels.cpu import Isa, usable_isas
 from model_runner.kernels.library import Library, opened
 
 AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
-AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512vbmi"}
 
 
 def test_the_best_instruction_set_that_the_cpu_has_whole_comes_first() -> None:
     assert usable_isas(AVX512) == (Isa.AVX512, Isa.AVX2)
-    assert usable_isas(AVX512 - {"avx512_bf16"}) == (Isa.AVX2,)
+    for missing in ("avx512_bf16", "avx512vbmi"):
+        assert usable_isas(AVX512 - {missing}) == (Isa.AVX2,)
     assert usable_isas(AVX2 - {"fma"}) == ()
     assert usable_isas(frozenset()) == ()
 
