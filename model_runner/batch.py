@@ -102,6 +102,51 @@ def build_batch(table: RowTable, plan: StepPlan, *, vocabulary: int) -> BatchPla
     )
 
 
+class Batches:
+    """The batches of one runner's steps; of rows that decode once more, in pages they have, the last one moved on."""
+
+    def __init__(self, table: RowTable, *, vocabulary: int) -> None:
+        self._table, self._vocabulary = table, vocabulary
+        self._decodes = b""
+        self._last: tuple[BatchPlan, int] | None = None  # of rows that all decode, and the table's changes by then
+
+    def build(self, plan: StepPlan) -> BatchPlan:
+        """As `build_batch`; the last batch's tokens have been stored.
+
+        Raises:
+            FatalError: as `build_batch` does.
+        """
+        batch = self._moved_on(plan)
+        if batch is None:
+            batch = build_batch(self._table, plan, vocabulary=self._vocabulary)
+        self._decodes = plan.decodes
+        self._last = None if plan.chunks else (batch, self._table.num_changes)
+        return batch
+
+    def _moved_on(self, plan: StepPlan) -> BatchPlan | None:
+        if self._last is None or plan.chunks or plan.decodes != self._decodes:
+            return None
+        last, num_changes = self._last
+        if num_changes != self._table.num_changes or last.last_page_len.max() >= last.page_tokens:
+            return None
+        return BatchPlan(
+            page_tokens=last.page_tokens,
+            num_decodes=last.num_decodes,
+            rows=last.rows,
+            sampled=last.sampled,
+            extend_lens=last.extend_lens,
+            prefix_lens=last.kv_lens,
+            kv_lens=last.kv_lens + 1,
+            qo_indptr=last.qo_indptr,
+            kv_indptr=last.kv_indptr,
+            kv_indices=last.kv_indices,
+            last_page_len=last.last_page_len + 1,
+            token_ids_T=last.token_ids_T,
+            positions_T=last.positions_T + 1,
+            out_loc_T=last.out_loc_T + 1,
+        )
+
+
 def _token_ids(num_decodes: int, chunks: Sequence[Chunk], vocabulary: int) -> NDArray[np.int64]:
     pieces = [np.frombuffer(chunk.token_ids, np.int32) for chunk in chunks]
     token_ids = np.concatenate((np.zeros(num_decodes, np.int64), *pieces))

@@ -55,7 +55,9 @@ class Results:
         self._turn = 0
 
     def fetch(self, token_ids_B: Tensor, is_usable_B: Tensor) -> Fetched:
-        """Queue the copies of a step."""
+        """Queue the copies of a step; on the CPU they are on the host already."""
+        if self._device.type == "cpu":
+            return Fetched(token_ids_B, is_usable_B, self._buffers[0].fence)
         self._turn = (self._turn + 1) % NUM_IN_FLIGHT
         size = len(token_ids_B)
         if size > len(self._buffers[self._turn].token_ids):

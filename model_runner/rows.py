@@ -23,6 +23,8 @@ class RowTable:
         self.num_pages: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
         self.lengths: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
         self.sampling: dict[int, SamplingParams] = {}
+        self.num_changes = 0
+        """Of rows that came or went, and of their pages."""
 
     def admit(self, admission: Admission) -> None:
         """Begin a row.
@@ -35,6 +37,7 @@ class RowTable:
             raise FatalError(f"row {row} is admitted but already live")
         if row >= len(self.lengths):
             self._grow_rows(row + 1)
+        self.num_changes += 1
         self.sampling[row] = admission.sampling
         self.num_pages[row] = 0
         self.lengths[row] = admission.num_cached_tokens
@@ -44,6 +47,7 @@ class RowTable:
 
     def release(self, row: int) -> None:
         """End a row; its pages stay as they are."""
+        self.num_changes += 1
         if self.sampling.pop(row, None) is None:
             raise FatalError(f"row {row} is released but not live")
 
@@ -51,6 +55,7 @@ class RowTable:
         """Add pages to a row's page table."""
         if not page_ids:
             return
+        self.num_changes += 1
         new = np.frombuffer(page_ids, np.int32)
         self._check_pages(new, [row])
         start = int(self.num_pages[row])
@@ -67,6 +72,7 @@ class RowTable:
         """
         if not rows:
             return
+        self.num_changes += 1
         growing, new = np.frombuffer(rows, np.int32), np.frombuffer(page_ids, np.int32)
         if not self.sampling.keys() >= set(growing.tolist()) or len(set(growing.tolist())) != len(growing):
             raise FatalError(f"rows {growing.tolist()} get pages, live are {sorted(self.sampling)}")

@@ -17,7 +17,7 @@ from wire.messages.from_runner import BrokenRow, ForcedTokens, PromptLogprobs, S
 from wire.messages.to_runner import StepPlan
 
 from .attention.backend import AttentionBackend
-from .batch import BatchPlan, build_batch
+from .batch import Batches, BatchPlan
 from .choosing import Chooser, Choosing, Chosen, Follower
 from .device_sampler import DeviceSampler
 from .errors import FatalError
@@ -99,6 +99,7 @@ class Runner(Generic[Handle]):
         self._pool = pool
         self._graphs = graphs
         self._table = RowTable(num_pages=pool.num_pages, page_tokens=pool.page_tokens)
+        self._batches = Batches(self._table, vocabulary=model.vocabulary)
         self._ranks = ranks or Alone()
         self._chooser: Choosing = Follower()
         if self._ranks.rank == 0:
@@ -140,7 +141,7 @@ class Runner(Generic[Handle]):
         self._prepare(plan)
         if not plan.decodes and not plan.chunks:
             return Launched(step=plan.step)
-        batch = build_batch(self._table, plan, vocabulary=self._model.vocabulary)
+        batch = self._batches.build(plan)
         hidden_TD, logits_BV = self._computed(batch)
         rows = batch.rows[batch.sampled].tolist()
         chosen = self._choose(logits_BV, batch, rows)
@@ -203,9 +204,11 @@ class Runner(Generic[Handle]):
         if self._graphs is not None and self._graphs.fit(batch):
             logits_BV = self._graphs.logits(*self._inputs(batch), batch)
             return logits_BV[:0], logits_BV
-        hidden_TD = self._forward(batch)
-        last_tokens_B = self._staging.device(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
-        return hidden_TD, self._model.logits(hidden_TD.index_select(0, last_tokens_B))
+        hidden_TD = sampled_BD = self._forward(batch)
+        if len(batch.sampled) < len(hidden_TD):
+            last_tokens_B = self._staging.device(batch.qo_indptr[1:][batch.sampled].astype(np.int64) - 1)
+            sampled_BD = hidden_TD.index_select(0, last_tokens_B)
+        return hidden_TD, self._model.logits(sampled_BD)
 
     def _choose(self, logits_BV: Tensor, batch: BatchPlan, rows: list[int]) -> Chosen:
         """A token for each sampled row, kept to go on from."""

@@ -74,6 +74,8 @@ class Staging:
 
     def device(self, array: NDArray[Any]) -> Tensor:
         """A copy on the device, queued, to be kept as long as one likes."""
+        if self._device.type == "cpu":
+            return torch.from_numpy(array.copy())
         return self.host(array).to(self._device, non_blocking=True, copy=True)
 
     def _new_buffer(self, num_bytes: int) -> NDArray[np.uint8]:

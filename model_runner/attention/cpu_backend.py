@@ -94,6 +94,7 @@ class CpuAttention:
         """The distinct ones of all layers."""
         self.layers: tuple[Tensor, ...] = ()
         """The pool, by layer."""
+        self._last_sizes = [0, 0, 0]
         function = library.function
         self._plan = function("axil_attention_plan", Int, *4 * [Pointer], Int, Int, Int, *3 * [Pointer])
         self._forward = function(
@@ -177,13 +178,17 @@ class CpuAttention:
             spec.num_kv_heads,
             window or 0,
         )
-        sizes = np.zeros(3, np.int64)
-        self._plan(*arguments, None, None, sizes.ctypes.data)
-        num_items, num_tiles, num_partials = sizes.tolist()
-        items, tiles = np.empty((num_items, _ITEM_INTS), np.int32), np.empty((num_tiles, _TILE_INTS), np.int32)
-        self._plan(*arguments, items.ctypes.data, tiles.ctypes.data, sizes.ctypes.data)
+        # Room for as many as the last step had: most have no more.
+        sizes = np.array(self._last_sizes, np.int64)
+        while True:
+            room = sizes.tolist()
+            items, tiles = np.empty((room[0], _ITEM_INTS), np.int32), np.empty((room[1], _TILE_INTS), np.int32)
+            self._plan(*arguments, items.ctypes.data, tiles.ctypes.data, sizes.ctypes.data)
+            num_items, num_tiles, num_partials = self._last_sizes = sizes.tolist()
+            if num_items <= room[0] and num_tiles <= room[1]:
+                break
         partials = torch.empty(num_partials * spec.num_heads * self._partial_floats)
-        return _Work(items=items, tiles=tiles, partials=partials)
+        return _Work(items=items[:num_items], tiles=tiles[:num_tiles], partials=partials)
 
 
 def _rows(x_TNH: Tensor) -> Tensor:

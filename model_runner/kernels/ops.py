@@ -31,7 +31,7 @@ class KernelOps:
         function = library.function
         self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)
         self._rotate_heads = function("axil_rotate_heads", *5 * [Pointer], _Flag, Float, *4 * [Int])
-        self._angles = function("axil_angles", Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
+        self._angles = function("axil_angles", Pointer, Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
         self._gate = function("axil_gate", Pointer, _Flag, Pointer, Int, Int)
         self._softcap = function("axil_softcap", Pointer, Float, Int, Int)
 
@@ -41,11 +41,16 @@ class KernelOps:
 
     def angles(self, rotary: Rotary, positions_T: Tensor) -> Angles:
         """Cosines and sines [T, H / 2] in float32."""
-        frequencies = rotary.frequencies / rotary.divisors
-        shape = (len(positions_T), len(frequencies))
+        shape = (len(positions_T), len(rotary.frequencies))
         cosines, sines = torch.empty(shape), torch.empty(shape)
         self._angles(
-            positions_T.data_ptr(), frequencies.data_ptr(), rotary.scale, cosines.data_ptr(), sines.data_ptr(), *shape
+            positions_T.data_ptr(),
+            rotary.frequencies.data_ptr(),
+            rotary.divisors.data_ptr(),
+            rotary.scale,
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            *shape,
         )
         return Angles(cosines, sines)
 

@@ -369,8 +369,8 @@ AXIL_API int64_t axil_page_elements(int64_t num_kv_heads, int64_t head_dim, int6
 AXIL_API int64_t axil_partial_floats(int64_t head_dim) { return partial_floats(padded(head_dim)); }
 
 // Cut the rows of a batch into items, those with most work first, and tiles to be merged, of which there are some only
-// if the tiles are too few to keep all threads busy whole. `sizes` gets the numbers of items, tiles and partials.
-// With `items` null it only counts.
+// if the tiles are too few to keep all threads busy whole. `sizes` says for how many items and tiles there is room, and gets
+// how many there are, and partials; where they don't fit, what is written of them is of no use.
 AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, const int32_t* prefix_lens,
                                   const int32_t* qo_indptr, const int32_t* kv_indptr, int64_t num_heads,
                                   int64_t num_kv_heads, int64_t window, Item* items, Tile* tiles, int64_t* sizes) {
@@ -379,6 +379,10 @@ AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, 
   for (int64_t b = 0; b < num_rows; b++) num_whole += (extend_lens[b] + tile_tokens - 1) / tile_tokens;
   const bool is_split = num_threads() > 1 && num_whole * num_kv_heads < 4 * num_threads();
   int64_t num_items = 0, num_tiles = 0, num_partials = 0;
+  const auto put_item = [&](const Item& item) {
+    if (num_items < sizes[0]) items[num_items] = item;
+    num_items++;
+  };
   for (int64_t b = 0; b < num_rows; b++) {
     const int row_length = prefix_lens[b] + extend_lens[b];
     for (int start = 0; start < extend_lens[b]; start += tile_tokens) {
@@ -388,26 +392,23 @@ AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, 
       const Item whole{qo_indptr[b] + start, count, position, kv_indptr[b], begin, end, row_length, -1};
       const int num_splits = (end - begin + SPLIT - 1) / SPLIT;
       if (!is_split || num_splits == 1) {
-        if (items) items[num_items] = whole;
-        num_items++;
+        put_item(whole);
         continue;
       }
-      if (items) tiles[num_tiles] = {whole.first_token, count, static_cast<int32_t>(num_partials), num_splits};
+      if (num_tiles < sizes[1]) tiles[num_tiles] = {whole.first_token, count, static_cast<int32_t>(num_partials), num_splits};
       num_tiles++;
       for (int at = begin; at < end; at += SPLIT) {
-        if (items) {
-          items[num_items] = whole;
-          items[num_items].begin = at;
-          items[num_items].end = std::min(at + SPLIT, end);
-          items[num_items].partial = static_cast<int32_t>(num_partials);
-        }
-        num_items++;
+        Item part = whole;
+        part.begin = at;
+        part.end = std::min(at + SPLIT, end);
+        part.partial = static_cast<int32_t>(num_partials);
+        put_item(part);
         num_partials += count;
       }
     }
   }
   const auto work = [](const Item& item) { return int64_t{item.num_tokens} * (item.end - item.begin); };
-  if (items) std::stable_sort(items, items + num_items, [&](const Item& a, const Item& b) { return work(a) > work(b); });
+  if (num_items <= sizes[0]) std::stable_sort(items, items + num_items, [&](const Item& a, const Item& b) { return work(a) > work(b); });
   sizes[0] = num_items;
   sizes[1] = num_tiles;
   sizes[2] = num_partials;

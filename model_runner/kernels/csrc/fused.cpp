@@ -95,13 +95,13 @@ AXIL_API void axil_rotate_heads(float* qkv, const float* cosines, const float* s
                  tokens, num_heads, num_kv_heads, head_dim);
 }
 
-// Cosines and sines, times `scale`, of every position's angles.
-AXIL_API void axil_angles(const int64_t* positions, const float* frequencies, float scale, float* cosines, float* sines,
-                          int64_t tokens, int64_t half) {
+// Cosines and sines, times `scale`, of every position's angles: the position times frequency / divisor.
+AXIL_API void axil_angles(const int64_t* positions, const float* frequencies, const float* divisors, float scale,
+                          float* cosines, float* sines, int64_t tokens, int64_t half) {
   parallel_ranges(tokens, rows_at_least(16 * half), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++)
       for (int64_t d = 0; d < half; d++) {
-        const float angle = static_cast<float>(positions[t]) * frequencies[d];
+        const float angle = static_cast<float>(positions[t]) * (frequencies[d] / divisors[d]);
         cosines[t * half + d] = std::cos(angle) * scale;
         sines[t * half + d] = std::sin(angle) * scale;
       }
