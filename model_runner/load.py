@@ -172,8 +172,13 @@ def resolve_dtype(name: str, device: torch.device, *, has_kernels: bool) -> torc
     """The serving dtype; "auto" is bfloat16 where that is fast, else float16 on CUDA, float32 on a CPU.
 
     It's fast where the device multiplies it. In the kernels it always is: they widen it as they read it.
+
+    Raises:
+        StartError: the device does not compute in it.
     """
     match name:
+        case "float16" if device.type == "cpu":
+            raise StartError("--dtype float16 is for GPUs; set it to auto, bfloat16 or float32, or --device cuda")
         case "auto" if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
         case "auto":

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import zmq
@@ -42,9 +41,8 @@ class Link:
 
     def _arrived(self, most: int) -> list[bytes]:
         frames: list[bytes] = []
-        with contextlib.suppress(zmq.Again):
-            while len(frames) < most:
-                frames.append(self._socket.recv(zmq.NOBLOCK))
+        while len(frames) < most and self._socket.poll(0):
+            frames.append(self._socket.recv(zmq.NOBLOCK))
         return frames
 
     def _wake(self) -> None:

@@ -299,8 +299,6 @@ class Loop:
 def _received(socket: zmq.Socket[Any]) -> list[list[bytes]]:
     """Every message that waits on `socket`."""
     received = []
-    while True:
-        try:
-            received.append(socket.recv_multipart(zmq.NOBLOCK))
-        except zmq.Again:
-            return received
+    while socket.poll(0):  # half of what an exception for "nothing there" costs
+        received.append(socket.recv_multipart(zmq.NOBLOCK))
+    return received

@@ -127,6 +127,8 @@ def test_auto_takes_bfloat16_where_the_cpu_multiplies_it_or_kernels_widen_it(mon
     assert resolve_dtype("auto", CPU, has_kernels=True) == torch.bfloat16
     assert resolve_dtype("bfloat16", CPU, has_kernels=False) == torch.bfloat16
     assert resolve_dtype("float32", CPU, has_kernels=True) == torch.float32
+    with pytest.raises(StartError, match="--dtype float16 is for GPUs"):
+        resolve_dtype("float16", CPU, has_kernels=True)
 
 
 @pytest.fixture(scope="module")
