@@ -10,7 +10,6 @@ client and a scheduler that is played. Uses the embedded model's tokenizer and t
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import sysconfig
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import orjson
 import tokenizers
+import uvloop
 
 from bench import results, summary
 from bench.client import connected
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: dict[str, dict[str, float]] = {}
     with lone_tokenizer() as (url, scheduler):
         for i in range(1, args.repeats + 1):
-            rows[f"chat {i}"] = _chat(pieces) | {"process_cpu_ms": asyncio.run(_asked(pieces, url, scheduler))}
+            rows[f"chat {i}"] = _chat(pieces) | {"process_cpu_ms": uvloop.run(_asked(pieces, url, scheduler))}
     figures = {name: statistics.median(row[name] for row in rows.values()) for name in rows["chat 1"]}
     print(summary.table({**rows, "median": figures}))
     results.write(args.json, figures, results.command_line("bench.chat_turns"))

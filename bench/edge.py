@@ -10,10 +10,11 @@ processor counts too: on a machine that does other work, look at the lowest and 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+
+import uvloop
 
 from bench import results, summary
 from bench.client import GENERATE, Client, connected
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
     with lone_tokenizer() as (url, scheduler):
-        found = asyncio.run(measure(url, scheduler, args))
+        found = uvloop.run(measure(url, scheduler, args))
     rows = {kind: overhead.row() for kind, overhead in found.items()}
     print(summary.table(rows))
     figures = {f"edge_{kind.replace(' ', '_')}_{name}": row[name] for kind, row in rows.items() for name in row}

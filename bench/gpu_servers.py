@@ -5,13 +5,14 @@ Knows no limits. Every server answers `/v1/completions` with token ids as prompt
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
+
+import uvloop
 
 from bench.client import connected
 from bench.command import CannotMeasure
@@ -69,7 +70,7 @@ def measured(url: str, *, contexts: Sequence[int], batches: Sequence[int], num_i
     Raises:
         CannotMeasure: a request failed.
     """
-    return asyncio.run(_measured(url, contexts, batches, random.Random(0), num_ids))
+    return uvloop.run(_measured(url, contexts, batches, random.Random(0), num_ids))
 
 
 async def _measured(

@@ -19,6 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import uvloop
+
 from bench import results, summary
 from bench.client import connected
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
@@ -105,7 +107,7 @@ def probe_until(is_over: Callable[[], bool], url: str) -> list[Probe]:
 
 def run_load(url: str, args: argparse.Namespace) -> Loaded:
     """Keep the streams and long prompts going for `--seconds` after all have begun; for a process of its own."""
-    return asyncio.run(_load(url, args))
+    return uvloop.run(_load(url, args))
 
 
 async def _load(url: str, args: argparse.Namespace) -> Loaded:

@@ -9,10 +9,11 @@ in which all of them decode. A prefill counts from sending to the first token:
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
+
+import uvloop
 
 from bench import results, summary
 from bench.client import connected
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for weights in args.weights:
         started = time.perf_counter()
         with launched(["--dtype", "bfloat16", *WEIGHTS[weights], *args.serve_flags]) as server:
-            figures |= asyncio.run(measure(server, weights, args, started=started))
+            figures |= uvloop.run(measure(server, weights, args, started=started))
     library = load_library()
     if library is not None:
         library.set_threads(usable_cores())

@@ -9,7 +9,6 @@ with one:
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import statistics
 import subprocess
@@ -17,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+import uvloop
 from tqdm import tqdm
 
 from bench import results, summary
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
     with launched(args.serve_flags) as server:
-        figures = asyncio.run(measure(server, args))
+        figures = uvloop.run(measure(server, args))
     print(summary.table({"end to end": figures}))
     results.write(args.json, figures, results.command_line("bench.neighbours"))
     return 0

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
 from tqdm import tqdm
 
 from bench import results, summary
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="axil-bench-") as folder, ExitStack() as servers:
         flags = {"off": OFF, "on": on(Path(folder))}
         pair = {name: servers.enter_context(launched([*args.serve_flags, *each])) for name, each in flags.items()}
-        waves = asyncio.run(_waves(pair, args.rows, args.prompt_tokens, args.output_tokens, args.repeats))
+        waves = uvloop.run(_waves(pair, args.rows, args.prompt_tokens, args.output_tokens, args.repeats))
     pairs = [_compared(off, watched, args.rows) for off, watched in zip(waves["off"], waves["on"], strict=True)]
     values = {name: sorted(pair[name] for pair in pairs) for name in pairs[0]}
     left_out = num_outside(len(pairs))

@@ -9,13 +9,14 @@ without any order, and so with nothing reused. Every run begins with an empty ca
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 import axil
 from axil.lang.backends.chat_answers import open_turn
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     shapes = _shapes(args)
     with chosen(args) as url:
-        model = asyncio.run(served_model(url, args.model))
+        model = uvloop.run(served_model(url, args.model))
         figures: dict[str, float] = {}
         for name in args.only:
             runs: dict[str, list[Run]] = {way: [] for way in WAYS}
@@ -84,7 +85,7 @@ def measure(url: str, model: str, shape: Shape, way: str) -> Run:
     Raises:
         CannotMeasure: a program failed, or the server's cache can't be emptied.
     """
-    asyncio.run(_flush(url))
+    uvloop.run(_flush(url))
     backend: axil.Server | PlainCalls
     backend = axil.Server(url) if way == "programs" else PlainCalls(url, model, is_cached=way == "plain")
     with backend:
@@ -94,7 +95,7 @@ def measure(url: str, model: str, shape: Shape, way: str) -> Run:
         if batch.errors:
             i, error = batch.errors[0]
             raise CannotMeasure(f"program {i} of {shape.title} failed ({way}): {error}")
-    prompts, answered = asyncio.run(_token_ids(url, noted.exchanges))
+    prompts, answered = uvloop.run(_token_ids(url, noted.exchanges))
     return Run(batch.report, optimum_tokens(prompts, answered))
 
 

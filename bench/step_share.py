@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench import results, summary
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shares = {}
     for mode, flag in MODES.items():
         with launched([*args.serve_flags, flag]) as server:
-            shares[mode] = asyncio.run(measure(server.url, args))
+            shares[mode] = uvloop.run(measure(server.url, args))
     columns = {mode: {f"window {i}": value for i, value in enumerate(shares[mode], start=1)} for mode in MODES}
     medians = {mode: statistics.median(shares[mode]) for mode in MODES}
     print(f"percent of step time outside the runner, {args.batch} rows decoding")

@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+import uvloop
+
 from bench import results, summary
 from bench.client import GENERATE, connected
 from bench.command import CannotMeasure, count, exit_status, parser_of, positive
@@ -63,7 +65,7 @@ def measure(args: argparse.Namespace) -> list[Cost]:
                 warm_steps=WARM_STEPS,
             )
             try:
-                num_pieces = asyncio.run(_streams(url + ROUTES[args.route], args.streams, args.steps))
+                num_pieces = uvloop.run(_streams(url + ROUTES[args.route], args.streams, args.steps))
             except* CannotMeasure as errors:
                 raise CannotMeasure(str(errors.exceptions[0])) from errors
             pieces_per_token = num_pieces / (args.streams * args.steps)

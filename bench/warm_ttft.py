@@ -7,11 +7,12 @@ Sends distinct prompts of about 2,000 tokens, each twice: cold, then warm. One r
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import uvloop
 
 from bench import results, summary
 from bench.client import Client, connected
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
     with chosen(args) as url:
-        pairs = asyncio.run(measure(url, args))
+        pairs = uvloop.run(measure(url, args))
     print(summary.table({f"prompt {i}": _row(pair) for i, pair in enumerate(pairs, start=1)}))
     figures = figures_of(pairs)
     print(summary.table({"median": figures}))

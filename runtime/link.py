@@ -10,6 +10,8 @@ from typing import Any
 
 import zmq
 
+from wire.sockets import has_frame
+
 
 class Link:
     """Sends and receives single frames over `socket`, which it closes; made inside a running event loop."""
@@ -41,7 +43,7 @@ class Link:
 
     def _arrived(self, most: int) -> list[bytes]:
         frames: list[bytes] = []
-        while len(frames) < most and self._socket.poll(0):
+        while len(frames) < most and has_frame(self._socket):
             frames.append(self._socket.recv(zmq.NOBLOCK))
         return frames
 

@@ -26,6 +26,7 @@ from wire.messages.from_runner import (
 from wire.messages.to_runner import Profile, ToRunner
 from wire.messages.to_scheduler import Answer, Ask, Cancel, Control, Finish, Submit, ToScheduler, decode_to_scheduler
 from wire.messages.to_tokenizer import Answered, Asked, ControlReply, Stats
+from wire.sockets import has_frame
 
 from . import intake
 from .kv_events.publisher import Publisher
@@ -299,6 +300,6 @@ class Loop:
 def _received(socket: zmq.Socket[Any]) -> list[list[bytes]]:
     """Every message that waits on `socket`."""
     received = []
-    while socket.poll(0):  # half of what an exception for "nothing there" costs
+    while has_frame(socket):
         received.append(socket.recv_multipart(zmq.NOBLOCK))
     return received

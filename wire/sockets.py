@@ -17,6 +17,8 @@ import zmq
 IPC_PATH_LIMIT_BYTES = 107
 """The kernel's limit on the path of a Unix socket (108 with the final zero)."""
 
+_EVENTS, _HAS_FRAME = int(zmq.EVENTS), int(zmq.POLLIN)  # the enumerations' own operators take longer than the question
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
@@ -46,6 +48,13 @@ def make_run_dir() -> Path:
         return run_dir
     run_dir.rmdir()
     return Path(tempfile.mkdtemp(prefix="axil-", dir="/tmp"))
+
+
+def has_frame(socket: zmq.Socket[Any]) -> bool:
+    """Whether something can be received: asked in a third of the time of an exception that says no."""
+    events = socket.get(_EVENTS)
+    assert isinstance(events, int), "a number, as ZMQ documents it"
+    return events & _HAS_FRAME != 0
 
 
 def bound(context: zmq.Context[Any], kind: int, address: str) -> zmq.Socket[Any]:
