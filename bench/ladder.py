@@ -1,7 +1,7 @@
 """How many tokens a second does a server decode, alone and in batches, and prefill? End to end, through HTTP.
 
 Starts `axil serve` once for each form of the weights. Rows decode behind prompts of their own; what counts is the time
-in which all of them decode. A prefill counts from sending to the first token:
+in which all of them decode. A prefill counts from sending to the first token. Figures are medians:
     python -m bench.ladder --contexts 256 --batches 1 8
 `axil bench` measures the same without the server, beside what the machine allows.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 
 import uvloop
 
 from bench import results, summary
-from bench.client import connected
+from bench.client import Client, connected
 from bench.command import count, exit_status, parser_of
 from bench.decoding import asked, batch_rate, ttft_s
 from bench.processes import resident_mb
@@ -40,17 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--contexts", nargs="+", type=count, default=[256, 1024, 4096], metavar="TOKENS")
     parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 32], metavar="ROWS")
     parser.add_argument("--output-tokens", type=count, default=64, help="tokens of each answer (default: 64)")
+    parser.add_argument("--repeats", type=count, default=3, help="of each figure, which is their median (default: 3)")
     results.add_json_flag(parser)
     args = parser.parse_args(argv)
     figures: dict[str, float] = {}
+    read_gb_s = _read_gb_s()
     for weights in args.weights:
         started = time.perf_counter()
         with launched(["--dtype", "bfloat16", *WEIGHTS[weights], *args.serve_flags]) as server:
             figures |= uvloop.run(measure(server, weights, args, started=started))
-    library = load_library()
-    if library is not None:
-        library.set_threads(usable_cores())
-        figures["stream_read_gb_s"] = measure_ceilings(library).read_gb_s
+        read_gb_s += _read_gb_s()
+    if read_gb_s:
+        figures["stream_read_gb_s"] = statistics.median(read_gb_s)
     print(summary.table({"end to end": figures}))
     results.write(args.json, figures, results.command_line("bench.ladder"))
     return 0
@@ -72,17 +74,30 @@ async def measure(server: Server, weights: str, args: argparse.Namespace, *, sta
         for context in args.contexts:
             for batch in args.batches:
                 prompts = [_prompt(ids, context) for _ in range(batch)]
-                rate = await batch_rate(client, prompts, num_tokens=args.output_tokens)
-                figures[f"decode_{weights}_ctx{context}_b{batch}_tok_s"] = rate
+                rates = [await batch_rate(client, prompts, num_tokens=args.output_tokens) for _ in range(args.repeats)]
+                figures[f"decode_{weights}_ctx{context}_b{batch}_tok_s"] = statistics.median(rates)
         if weights in PREFILLED:
-            answer = await asked(client, _prompt(ids, PREFILL_TOKENS), max_tokens=2)
-            figures[f"prefill_{weights}_tok_s"] = PREFILL_TOKENS / ttft_s(answer)
+            figures[f"prefill_{weights}_tok_s"] = await _prefill_rate(client, (), ids, repeats=args.repeats)
         if weights == "bf16":
             prefix = _prompt(ids, CACHED_TOKENS)
             await asked(client, prefix, max_tokens=1)
-            answer = await asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2)
-            figures["prefill_bf16_behind_2k_tok_s"] = PREFILL_TOKENS / ttft_s(answer)
+            figures["prefill_bf16_behind_2k_tok_s"] = await _prefill_rate(client, prefix, ids, repeats=args.repeats)
     return figures
+
+
+async def _prefill_rate(client: Client, prefix: tuple[int, ...], ids: Iterator[int], *, repeats: int) -> float:
+    """The median over prompts that begin with `prefix`, which is cached, and are new behind it."""
+    answers = [await asked(client, prefix + _prompt(ids, PREFILL_TOKENS), max_tokens=2) for _ in range(repeats)]
+    return PREFILL_TOKENS / statistics.median(map(ttft_s, answers))
+
+
+def _read_gb_s() -> list[float]:
+    """What memory gives just now; nothing where there are no kernels to read it with."""
+    library = load_library()
+    if library is None:
+        return []
+    library.set_threads(usable_cores())
+    return [measure_ceilings(library).read_gb_s]
 
 
 def _ids() -> Iterator[int]:
