@@ -46,8 +46,9 @@ template <int M>
 AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* block, const uint8_t* next,
                          int64_t num_steps) {
   const int64_t pace = block_bytes(w) / num_steps, sharers = smaller(3, place.num_tiles - 1);
-  if (place.number == 0 && (!AXIL_AVX512 || (M >= SLOW && (w.format == BFLOAT16 || w.activations == BYTES)))) return {block + AHEAD, pace};
-  if (place.number == 0 || place.number > sharers) return {block, 0};
+  const bool asks_for_itself = !AXIL_AVX512 || (M >= SLOW && (w.format == BFLOAT16 || w.activations == BYTES));
+  if (place.number == 0) return asks_for_itself ? Asks{block + AHEAD, pace} : Asks{block, 0};
+  if (place.number > sharers) return {block, 0};
   const int64_t share = (pace + sharers - 1) / sharers;
   return {next + (place.number - 1) * share * num_steps, share};
 }
