@@ -395,7 +395,8 @@ AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, 
         put_item(whole);
         continue;
       }
-      if (num_tiles < sizes[1]) tiles[num_tiles] = {whole.first_token, count, static_cast<int32_t>(num_partials), num_splits};
+      if (num_tiles < sizes[1])
+        tiles[num_tiles] = {whole.first_token, count, static_cast<int32_t>(num_partials), num_splits};
       num_tiles++;
       for (int at = begin; at < end; at += SPLIT) {
         Item part = whole;
@@ -408,7 +409,8 @@ AXIL_API void axil_attention_plan(int64_t num_rows, const int32_t* extend_lens, 
     }
   }
   const auto work = [](const Item& item) { return int64_t{item.num_tokens} * (item.end - item.begin); };
-  if (num_items <= sizes[0]) std::stable_sort(items, items + num_items, [&](const Item& a, const Item& b) { return work(a) > work(b); });
+  const auto has_more = [&](const Item& a, const Item& b) { return work(a) > work(b); };
+  if (num_items <= sizes[0]) std::stable_sort(items, items + num_items, has_more);
   sizes[0] = num_items;
   sizes[1] = num_tiles;
   sizes[2] = num_partials;
