@@ -1,7 +1,7 @@
 """How many tokens a second does a server decode, alone and in batches, and prefill? End to end, through HTTP.
 
 Starts `axil serve` once for each form of the weights. Rows decode behind prompts of their own; what counts is the time
-in which all of them decode. A prefill counts from sending to the first token. Figures are medians:
+in which all of them decode. A prefill counts from sending to the first token. Rates are medians of --repeats:
     python -m bench.ladder --contexts 256 --batches 1 8
 `axil bench` measures the same without the server, beside what the machine allows.
 """
@@ -24,7 +24,7 @@ from bench.processes import resident_mb
 from bench.server import Server, add_launch_flags, launched
 from model_runner.host import usable_cores
 from model_runner.kernel_choice import load_library
-from model_runner.ladder import measure_ceilings
+from model_runner.ladder import measure_reading
 
 WEIGHTS = {"bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4")}
 PREFILLED = ("bf16", "int8")
@@ -97,7 +97,7 @@ def _read_gb_s() -> list[float]:
     if library is None:
         return []
     library.set_threads(usable_cores())
-    return [measure_ceilings(library).read_gb_s]
+    return [measure_reading(library)]
 
 
 def _ids() -> Iterator[int]:

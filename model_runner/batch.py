@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -107,8 +107,8 @@ class Batches:
 
     def __init__(self, table: RowTable, *, vocabulary: int) -> None:
         self._table, self._vocabulary = table, vocabulary
-        self._decodes = b""
-        self._last: tuple[BatchPlan, int] | None = None  # of rows that all decode, and the table's changes by then
+        self._last: BatchPlan | None = None  # if all its rows decode
+        self._last_of = (b"", 0)  # its rows, and the table's changes by then
 
     def build(self, plan: StepPlan) -> BatchPlan:
         """As `build_batch`; the last batch's tokens have been stored.
@@ -116,35 +116,26 @@ class Batches:
         Raises:
             FatalError: as `build_batch` does.
         """
-        batch = self._moved_on(plan)
-        if batch is None:
+        of = (plan.decodes, self._table.num_changes)
+        last = self._last if of == self._last_of and not plan.chunks else None
+        if last is None or last.last_page_len.max() >= last.page_tokens:
             batch = build_batch(self._table, plan, vocabulary=self._vocabulary)
-        self._decodes = plan.decodes
-        self._last = None if plan.chunks else (batch, self._table.num_changes)
+        else:
+            batch = _moved_on(last)
+        self._last, self._last_of = None if plan.chunks else batch, of
         return batch
 
-    def _moved_on(self, plan: StepPlan) -> BatchPlan | None:
-        if self._last is None or plan.chunks or plan.decodes != self._decodes:
-            return None
-        last, num_changes = self._last
-        if num_changes != self._table.num_changes or last.last_page_len.max() >= last.page_tokens:
-            return None
-        return BatchPlan(
-            page_tokens=last.page_tokens,
-            num_decodes=last.num_decodes,
-            rows=last.rows,
-            sampled=last.sampled,
-            extend_lens=last.extend_lens,
-            prefix_lens=last.kv_lens,
-            kv_lens=last.kv_lens + 1,
-            qo_indptr=last.qo_indptr,
-            kv_indptr=last.kv_indptr,
-            kv_indices=last.kv_indices,
-            last_page_len=last.last_page_len + 1,
-            token_ids_T=last.token_ids_T,
-            positions_T=last.positions_T + 1,
-            out_loc_T=last.out_loc_T + 1,
-        )
+
+def _moved_on(batch: BatchPlan) -> BatchPlan:
+    """The same rows one token later, in the same pages."""
+    return replace(
+        batch,
+        prefix_lens=batch.kv_lens,
+        kv_lens=batch.kv_lens + 1,
+        last_page_len=batch.last_page_len + 1,
+        positions_T=batch.positions_T + 1,
+        out_loc_T=batch.out_loc_T + 1,
+    )
 
 
 def _token_ids(num_decodes: int, chunks: Sequence[Chunk], vocabulary: int) -> NDArray[np.int64]:

@@ -51,13 +51,14 @@ class Results:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._buffers = [self._new_buffer(_GROWTH) for _ in range(NUM_IN_FLIGHT)]
+        self._is_host = device.type == "cpu"
+        self._buffers = [] if self._is_host else [self._new_buffer(_GROWTH) for _ in range(NUM_IN_FLIGHT)]
         self._turn = 0
 
     def fetch(self, token_ids_B: Tensor, is_usable_B: Tensor) -> Fetched:
         """Queue the copies of a step; on the CPU they are on the host already."""
-        if self._device.type == "cpu":
-            return Fetched(token_ids_B, is_usable_B, self._buffers[0].fence)
+        if self._is_host:
+            return Fetched(token_ids_B, is_usable_B, make_fence(self._device))
         self._turn = (self._turn + 1) % NUM_IN_FLIGHT
         size = len(token_ids_B)
         if size > len(self._buffers[self._turn].token_ids):
@@ -70,9 +71,8 @@ class Results:
         return Fetched(token_ids, is_usable, buffer.fence)
 
     def _new_buffer(self, size: int) -> _Buffer:
-        is_pinned = self._device.type == "cuda"
         return _Buffer(
-            token_ids=torch.empty(size, dtype=torch.int64, pin_memory=is_pinned),
-            is_usable=torch.empty(size, dtype=torch.bool, pin_memory=is_pinned),
+            token_ids=torch.empty(size, dtype=torch.int64, pin_memory=True),
+            is_usable=torch.empty(size, dtype=torch.bool, pin_memory=True),
             fence=make_fence(self._device),
         )

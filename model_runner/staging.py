@@ -76,7 +76,7 @@ class Staging:
         """A copy on the device, queued, to be kept as long as one likes."""
         if self._device.type == "cpu":
             return torch.from_numpy(array.copy())
-        return self.host(array).to(self._device, non_blocking=True, copy=True)
+        return self.host(array).to(self._device, non_blocking=True)
 
     def _new_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         buffer: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_pinned).numpy()

@@ -94,7 +94,7 @@ class CpuAttention:
         """The distinct ones of all layers."""
         self.layers: tuple[Tensor, ...] = ()
         """The pool, by layer."""
-        self._last_sizes = [0, 0, 0]
+        self._last_sizes = {window: [0, 0, 0] for window in self.windows}
         function = library.function
         self._plan = function("axil_attention_plan", Int, *4 * [Pointer], Int, Int, Int, *3 * [Pointer])
         self._forward = function(
@@ -179,12 +179,12 @@ class CpuAttention:
             window or 0,
         )
         # Room for as many as the last step had: most have no more.
-        sizes = np.array(self._last_sizes, np.int64)
+        sizes = np.array(self._last_sizes[window], np.int64)
         while True:
             room = sizes.tolist()
             items, tiles = np.empty((room[0], _ITEM_INTS), np.int32), np.empty((room[1], _TILE_INTS), np.int32)
             self._plan(*arguments, items.ctypes.data, tiles.ctypes.data, sizes.ctypes.data)
-            num_items, num_tiles, num_partials = self._last_sizes = sizes.tolist()
+            num_items, num_tiles, num_partials = self._last_sizes[window] = sizes.tolist()
             if num_items <= room[0] and num_tiles <= room[1]:
                 break
         partials = torch.empty(num_partials * spec.num_heads * self._partial_floats)

@@ -18,6 +18,7 @@ import zmq
 
 from radix.journal import Journal
 from scheduler.config import KvEventsConfig
+from wire.sockets import has_frame
 
 from .format import Event, batch
 from .held import Held
@@ -105,10 +106,9 @@ class Publisher:
         if self.replay is None:
             return
         for _ in range(MOST_ANSWERED):
-            try:
-                identity, *rest = self.replay.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not has_frame(self.replay):
                 return
+            identity, *rest = self.replay.recv_multipart(zmq.NOBLOCK)
             if len(rest) != 2 or len(rest[1]) != 8:
                 if not self._has_warned:
                     log.warning("a request for a replay must be an empty frame and 8 bytes, got %d frames", len(rest))

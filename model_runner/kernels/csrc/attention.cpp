@@ -306,8 +306,8 @@ struct KvPlace {
 
   void ask(int64_t dim) const {
     constexpr int STEP = KvLayout<Stored>::STEP;
-    for (int64_t d = 0; d < dim; d += STEP) ask_to_write(keys + (d / STEP * BLOCK + at) * STEP);
-    for (int64_t d = 0; d < dim; d += 64 / sizeof(Stored) / STEP) ask_to_write(values + d * STEP);
+    for (int64_t d = 0; d < dim; d += STEP) ask_for(keys + (d / STEP * BLOCK + at) * STEP);
+    for (int64_t d = 0; d < dim; d += 64 / sizeof(Stored) / STEP) ask_for(values + d * STEP);
   }
 };
 
@@ -316,8 +316,7 @@ void put_kv(const KvPool<Stored>& pool, const Step& step, int64_t token, const f
   constexpr int STEP = KvLayout<Stored>::STEP;
   const int64_t dim = pool.head_dim;
   for (int64_t h = 0; h < step.num_kv_heads; h++) {
-    const KvPlace<Stored> place(pool, step.slots[token], h);
-    const auto [keys, values, at] = place;
+    const auto [keys, values, at] = KvPlace<Stored>(pool, step.slots[token], h);
     in_padded(step.head_dim, dim, [&](int64_t d, int n) {
       alignas(64) Stored some_k[LANES], some_v[LANES];
       store(some_k, load_some(k + h * step.head_dim + d, n));

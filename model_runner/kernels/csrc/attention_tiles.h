@@ -14,9 +14,8 @@ constexpr int ROWS = 6;  // queries at a time
 // Vectors of sums that each of so many queries has at a time: as many as leave registers for the operands.
 constexpr int vectors_for(int rows) { return REGISTERS == 32 || rows <= 3 ? 4 : 2; }
 
-// What is needed one group later is asked of memory while this one is computed: pages lie anywhere.
-AXIL_INLINE void ask_for(const uint32_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
-AXIL_INLINE void ask_to_write(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// What is needed one group later is asked of memory while this one is computed, into the second cache: pages lie anywhere.
+AXIL_INLINE void ask_for_later(const uint32_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 constexpr int LINE_WORDS = 16;
 
 // sums[r][v] += weights[v] * the R queries at `x`, `stride` apart. Of operands the fewer stay in registers, and the others
@@ -71,7 +70,7 @@ __attribute__((noinline)) void score_block_rows(const typename KvLayout<Stored>:
     for (int v = 0; v < V; v++) sums[r][v] = zeros();
   for (int64_t d = 0; d < dim / L::STEP; d++) {
     if constexpr (ASKS)
-      for (int b = 0; b < V / VECTORS; b++) ask_for(later[b] + d * BLOCK);
+      for (int b = 0; b < V / VECTORS; b++) ask_for_later(later[b] + d * BLOCK);
     const uint32_t* words[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) words[v] = blocks[v / VECTORS] + d * BLOCK + v % VECTORS * LANES;
@@ -106,7 +105,7 @@ __attribute__((noinline)) void weigh_dims(const typename KvLayout<Stored>::Query
     for (int v = 0; v < V; v++) sums[r][v] = load(sums_of_rows + r * dim + first_dim + v * LANES);
   for (int t = 0; t < num_words; t++) {
     if constexpr (ASKS)
-      for (int at = 0; at < V * LANES; at += LINE_WORDS) ask_for(later[t] + first_dim + at);
+      for (int at = 0; at < V * LANES; at += LINE_WORDS) ask_for_later(later[t] + first_dim + at);
     const uint32_t* values[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) values[v] = words[t] + first_dim + v * LANES;

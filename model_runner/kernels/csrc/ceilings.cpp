@@ -14,8 +14,8 @@ AXIL_API int64_t axil_read_all(const uint8_t* data, int64_t num_bytes) {
     Ints first = int_zeros(), second = int_zeros();
     for (int64_t i = piece * PIECE; i + 128 <= end; i += 128) {
       if (!AXIL_AVX512) {
-        _mm_prefetch(reinterpret_cast<const char*>(data + i + 4096), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(data + i + 4160), _MM_HINT_T0);
+        ask_for(data + i + 4096);
+        ask_for(data + i + 4160);
       }
       for (int64_t at = 0; at < 128; at += 2 * LANES * 4) {
         first = add_ints(first, load_ints(data + i + at));

@@ -27,12 +27,12 @@ int64_t byte_at(const Weight& w, int lane, int64_t column) {
   if (w.activations != PAIRS_OF_BF16) return four + lane * 4 + column % 4;
   return four + lane / 4 * 16 + column % 4 / 2 * 8 + lane % 4 * 2 + column % 2;
 }
+int turned_over(int q) { return q < 0 ? q ^ 127 : q; }  // and back again
 uint8_t as_byte(const Weight& w, int q) {
-  return static_cast<uint8_t>(w.activations == PAIRS_OF_BF16 ? (q < 0 ? q ^ 127 : q) : q + 128);
+  return static_cast<uint8_t>(w.activations == PAIRS_OF_BF16 ? turned_over(q) : q + 128);
 }
 int of_byte(const Weight& w, uint8_t stored) {
-  const int q = static_cast<int8_t>(stored);
-  return w.activations == PAIRS_OF_BF16 ? (q < 0 ? q ^ 127 : q) : stored - 128;
+  return w.activations == PAIRS_OF_BF16 ? turned_over(static_cast<int8_t>(stored)) : stored - 128;
 }
 
 void put_byte(const Weight& w, uint8_t* group, int lane, int64_t column, int q) {

@@ -9,8 +9,6 @@ constexpr int TILE = REGISTERS == 16 ? 6 : 8;
 constexpr int BYTE_TILE = REGISTERS == 16 ? 6 : 8;
 constexpr int64_t AHEAD = 4096;     // bytes between what is read and what is asked of memory
 
-AXIL_INLINE void ask_for(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-
 // What a tile asks of memory while it computes: `pace` bytes in each of its steps. It always asks for as many lines as it
 // reads itself, which is cheaper than to count.
 struct Asks {

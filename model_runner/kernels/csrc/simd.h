@@ -28,6 +28,9 @@
 
 using Bf16 = uint16_t;
 
+// Ask memory for a line, into the first cache.
+AXIL_INLINE void ask_for(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
 AXIL_INLINE float widened(Bf16 value) {
   uint32_t bits = static_cast<uint32_t>(value) << 16;
   float result;
