@@ -14,6 +14,7 @@ Each server runs alone, unless --together keeps all running and lets them take t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import shlex
 import sys
@@ -21,8 +22,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import uvloop
 
 from bench import comparison, plots, results, summary
 from bench.client import GENERATE
@@ -161,7 +160,7 @@ def _run_together(args: argparse.Namespace, loads: dict[str, Load], findings: Fi
 
 def _measure(urls: dict[str, str], title: str, asked: Load, findings: Findings) -> None:
     print(f"{', '.join(urls)}: {title}", file=sys.stderr)
-    runs = uvloop.run(measure(urls, asked, model=None))
+    runs = asyncio.run(measure(urls, asked, model=None))
     findings.has_failures |= bool(report_failures(runs))
     for name, each in runs.items():
         findings.rows[title][name] = [summary.summarise(run) for run in each]

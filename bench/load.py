@@ -71,7 +71,11 @@ async def run(
     limits: Limits,
     on_sent: OnSent,
 ) -> Run:
-    """Send every request of `workload`; `on_sent` hears of each as it ends. Requests past the deadline fail."""
+    """Send every request of `workload`; `on_sent` hears of each as it ends. Requests past the deadline fail.
+
+    To be run on asyncio's own loop: what is shareable is counted in the order of sending, and uvloop (0.23) writes what
+    several connections send in one of its turns in no order.
+    """
     warming = _Sending(client, speaker, workload.is_chat, limits, lambda _: None, OpenGate())
     for conversation in workload.warmup:
         await warming.converse(conversation)

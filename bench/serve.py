@@ -12,13 +12,13 @@ Time to first token counts from sending to the first non-empty text; inter-token
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 
-import uvloop
 from tqdm import tqdm
 
 from bench import comparison, counters, load, plots, results, summary
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plots.require_matplotlib()
     asked = load_of(args)
     with _servers(args) as servers:
-        runs = uvloop.run(measure(servers, asked, model=args.model))
+        runs = asyncio.run(measure(servers, asked, model=args.model))
     rows = {server: [summary.summarise(run) for run in each] for server, each in runs.items()}
     if args.servers:
         print(comparison.table(rows))

@@ -7,13 +7,13 @@ tokenizer, or a word as one, which makes prompts a little shorter and leaves wha
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import tokenizers
-import uvloop
 
 from bench import load, summary
 from bench.client import Client, connected, require_loopback
@@ -63,7 +63,7 @@ class Simulated:
 def compared(args: argparse.Namespace, setting: Setting) -> Figures:
     """Hit rates of simulator and server for each shape of `--only`, on `--against` or a server of `--launch`."""
     with _server(args, setting) as url:
-        return uvloop.run(_compare_all(args, setting, url))
+        return asyncio.run(_compare_all(args, setting, url))
 
 
 async def compare(client: Client, name: str, simulated: Simulated, *, scale: float, seed: int) -> Agreement:
