@@ -88,19 +88,16 @@ class KernelLinears:
         return weight
 
     def _kind(self, names: Sequence[str]) -> Kind:
-        is_quantised = self._quantize != "none"
-        activations = Activations.BYTES if is_quantised else self._unquantised
-        stored = {_BLOCKS[self._stored[name]].format for name in names if self._stored.get(name) in _BLOCKS}
-        is_whole = len(stored) == 1 and all(self._stored.get(name) in _BLOCKS for name in names)
-        if is_whole:
-            held = stored.pop()
-            if held is Format.INT4 or self._quantize != "int4" or not HEADS.isdisjoint(names):
-                return Kind(format=held, group_columns=GROUP_COLUMNS, activations=activations)
-        if not is_quantised:
-            return Kind(format=self._format)
-        if self._quantize == "int8" or not HEADS.isdisjoint(names):
-            return Kind(format=Format.INT8, group_columns=GROUP_COLUMNS, activations=activations)
-        return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, activations=activations)
+        stored = {_BLOCKS[self._stored[name]].format if self._stored.get(name) in _BLOCKS else None for name in names}
+        held = stored.pop() if len(stored) == 1 else None
+        if self._quantize == "none":
+            if held is None:
+                return Kind(format=self._format)
+            return Kind(format=held, group_columns=GROUP_COLUMNS, activations=self._unquantised)
+        is_int4 = held is Format.INT4 or (self._quantize == "int4" and HEADS.isdisjoint(names))
+        if is_int4:
+            return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, activations=Activations.BYTES)
+        return Kind(format=Format.INT8, activations=Activations.BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,9 @@ from .library import Int, Library, Pointer, huge_tensor
 GROUP_COLUMNS = 32
 """Columns that share a scale in 4 bits, and in GGUF's blocks."""
 
+_MOST_SUMMED = 1 << 17
+"""Products of bytes that 32 bits hold the sum of."""
+
 _SLAB_BYTES = 32 << 20
 _FLAG = ctypes.c_int32
 
@@ -64,7 +67,10 @@ class Activations(enum.IntEnum):
     AS_THEY_ARE = 0
     """In float32, which the weights are widened to as they are used."""
     BYTES = 1
-    """Rounded to 8 bits, each group of columns to its own scale."""
+    """Rounded to 8 bits: in front of 4 each group of columns to its own scale, in front of 8 all columns to one.
+
+    Before 8 bits weights and tokens are rotated by Hadamard matrices, so that no column is much larger than the rest.
+    """
     BFLOAT16 = 2
     """Rounded to it, where the CPU multiplies it; the weights' whole numbers become it exactly."""
 
@@ -73,7 +79,7 @@ class Activations(enum.IntEnum):
 class Kind:
     """How a layer's weights are held and multiplied.
 
-    `group_columns` share a scale in 8 bits (None: all columns of an output).
+    `group_columns` share a scale (None: all columns of an output, which only 8 bits in front of bytes have).
     """
 
     format: Format
@@ -93,9 +99,11 @@ class Kind:
     def obstacle(self, num_columns: int) -> str | None:
         """Why a layer of so many inputs can't be held like this, or None."""
         multiple = {Format.FLOAT32: 1, Format.BFLOAT16: 2}.get(self.format, GROUP_COLUMNS)
-        if num_columns % multiple == 0:
-            return None
-        return f"{num_columns} inputs are no multiple of {multiple}"
+        if num_columns % multiple != 0:
+            return f"{num_columns} inputs are no multiple of {multiple}"
+        if self.activations is Activations.BYTES and self.group_columns is None and num_columns > _MOST_SUMMED:
+            return f"{num_columns} inputs are more than {_MOST_SUMMED}"
+        return None
 
 
 ALL_KINDS = (
@@ -104,7 +112,6 @@ ALL_KINDS = (
     Kind(format=Format.INT8, group_columns=32),
     Kind(format=Format.INT4, group_columns=32),
     Kind(format=Format.INT8, activations=Activations.BYTES),
-    Kind(format=Format.INT8, group_columns=32, activations=Activations.BYTES),
     Kind(format=Format.INT4, group_columns=32, activations=Activations.BYTES),
     Kind(format=Format.INT8, group_columns=32, activations=Activations.BFLOAT16),
     Kind(format=Format.INT4, group_columns=32, activations=Activations.BFLOAT16),

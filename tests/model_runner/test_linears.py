@@ -41,13 +41,13 @@ def _linears(
         ("none", ["a", "b"], {"a": "Q4_1", "b": "Q4_0"}, "int4/32"),
         ("none", ["a", "b"], {"a": "Q4_1", "b": "Q8_0"}, "float32"),
         ("none", ["a", "b"], {"a": "Q4_1"}, "float32"),
-        ("int8", [DOWN], {}, "int8/32-a8"),
+        ("int8", [DOWN], {}, "int8-a8"),
         ("int8", [DOWN], {DOWN: "Q4_0"}, "int4/32-a8"),
-        ("int8", [DOWN], {DOWN: "Q8_0"}, "int8/32-a8"),
+        ("int8", [DOWN], {DOWN: "Q8_0"}, "int8-a8"),
         ("int4", [DOWN], {}, "int4/32-a8"),
         ("int4", [DOWN], {DOWN: "Q8_0"}, "int4/32-a8"),
-        ("int4", ["lm_head.weight"], {}, "int8/32-a8"),
-        ("int4", ["lm_head.weight"], {"lm_head.weight": "Q8_0"}, "int8/32-a8"),
+        ("int4", ["lm_head.weight"], {}, "int8-a8"),
+        ("int4", ["lm_head.weight"], {"lm_head.weight": "Q8_0"}, "int8-a8"),
     ],
 )
 def test_weights_are_held_as_the_flag_and_the_file_say(
@@ -55,6 +55,13 @@ def test_weights_are_held_as_the_flag_and_the_file_say(
 ) -> None:
     weight = _linears(library, quantize, stored).make(names, 8, 64, has_bias=False)
     assert weight.kind.name == expected
+
+
+def test_more_columns_than_32_bits_hold_the_sum_of_are_not_held_in_8_bits(library: Library) -> None:
+    made = _linears(library, "int8").make([DOWN], 1, 1 << 18, has_bias=False)
+    assert made.kind.name == "float32"
+    made.write(0, torch.full((1, 1 << 18), 1.0))
+    assert float(made(torch.full((1, 1 << 18), 1.0))) == 1 << 18
 
 
 @pytest.mark.parametrize(("isa", "suffix"), [(Isa.AVX2, ""), (Isa.AVX512, "-a16")])
@@ -66,7 +73,7 @@ def test_in_bfloat16_blocks_are_kept_and_tokens_are_rounded_to_it_where_the_cpu_
         linears = _linears(library, "none", {DOWN: stored}, torch.bfloat16)
         assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == expected
     linears = _linears(library, "int8", {DOWN: "Q8_0"}, torch.bfloat16)
-    assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == "int8/32-a8"
+    assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == "int8-a8"
 
 
 def test_what_cannot_be_quantised_stays_in_float32_and_is_named(

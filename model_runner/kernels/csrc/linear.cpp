@@ -84,7 +84,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
       constexpr int M = decltype(size)::value;
       const Asks asks = asks_of<M>(w, at, block, next, num_steps);
       float* const to = sums + at.first * BLOCK;
-      if (w.format == INT8) byte_tile<M>(w, block, c.bytes, first + at.first, asks, to);
+      if (w.format == INT8) byte_tile<M>(block, c.bytes, first + at.first, asks, to);
       else nibble_tile<M>(w, block, c.bytes, first + at.first, asks, to);
     });
     return;

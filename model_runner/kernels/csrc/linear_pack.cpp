@@ -1,8 +1,10 @@
 // Writes weights into their packed blocks, row by row as a checkpoint is read, and reads rows back.
 
 #include <cmath>
+#include <vector>
 
 #include "api.h"
+#include "hadamard.h"
 #include "linear.h"
 #include "threads.h"
 
@@ -61,6 +63,32 @@ void write_bytes(const Weight& w, Place place, const float* row) {
   }
 }
 
+// One scale for all columns, behind them.
+float& rotated_scale(const Weight& w, Place place) {
+  return reinterpret_cast<float*>(place.block + BLOCK * w.num_columns)[place.lane];
+}
+
+void write_rotated(const Weight& w, Place place, const float* row) {
+  std::vector<float> rotated(static_cast<size_t>(w.num_columns));
+  rotate_columns(row, w.num_columns, 1.0f / static_cast<float>(rotated_together(w.num_columns)), rotated.data());
+  float most = 0;
+  for (const float x : rotated) most = fmaxf(most, fabsf(x));
+  const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
+  rotated_scale(w, place) = scale;
+  for (int64_t k = 0; k < w.num_columns; k++)
+    put_byte(w, place.block, place.lane, k, clamped(rotated[static_cast<size_t>(k)] * inverse, -127, 127));
+}
+
+template <class Element>
+void read_rotated(const Weight& w, Place place, Element* row) {
+  std::vector<float> values(static_cast<size_t>(w.num_columns));
+  const float scale = rotated_scale(w, place);
+  for (int64_t k = 0; k < w.num_columns; k++)
+    values[static_cast<size_t>(k)] = scale * static_cast<float>(of_byte(w, place.block[byte_at(w, place.lane, k)]));
+  rotate_columns(values.data(), w.num_columns, 1, values.data());
+  for (int64_t k = 0; k < w.num_columns; k++) put(row + k, values[static_cast<size_t>(k)]);
+}
+
 struct Nibbles {
   uint16_t scale, least;
   uint8_t q[GROUP];
@@ -114,7 +142,10 @@ void write_row(const Weight& w, int64_t packed, const float* row) {
       for (int64_t k = 0; k < w.num_columns; k++)
         reinterpret_cast<Bf16*>(place.block)[(k / 2 * BLOCK + place.lane) * 2 + k % 2] = rounded(row[k]);
       break;
-    case INT8: write_bytes(w, place, row); break;
+    case INT8:
+      if (is_rotated(w)) write_rotated(w, place, row);
+      else write_bytes(w, place, row);
+      break;
     case INT4:
       for (int64_t g = 0; g < w.num_columns / GROUP; g++)
         put_nibble_group(w, place, g, nearest_nibbles(row + g * GROUP));
@@ -125,6 +156,7 @@ void write_row(const Weight& w, int64_t packed, const float* row) {
 template <class Element>
 void read_row(const Weight& w, int64_t packed, Element* row) {
   const Place place = place_of(w, packed);
+  if (is_rotated(w)) return read_rotated(w, place, row);
   for (int64_t k = 0; k < w.num_columns; k++) {
     float x = 0;
     if (w.format == FLOAT32) {

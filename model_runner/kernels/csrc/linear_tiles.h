@@ -86,7 +86,7 @@ __attribute__((noinline)) void pair_tile(const Act* x, const uint8_t* pairs, int
     for (int v = 0; v < VECTORS; v++) store(sums + m * BLOCK + v * LANES, acc[m][v]);
 }
 
-// Tokens rounded to bytes, a scale for each group of columns, in the order in which a tile reads them.
+// Tokens rounded to bytes, in the order in which a tile reads them, with a scale for each group of columns that have one.
 struct ByteTokens {
   const uint8_t* q;       // [tile][column / 4][token of the tile][4], QUAD_BYTES each for 8 bits, 4 for nibbles
   const float* scales;    // [tile][group][token of the tile]
@@ -96,49 +96,40 @@ struct ByteTokens {
   int64_t num_groups;
 };
 
-// Both are not inlined, so that registers are given out for each alone, and read `sums` anew for every group: kept, they
-// would be written to the stack too.
+// The sums of rotated columns. Not inlined, so that registers are given out for this loop alone.
 template <int M>
-__attribute__((noinline)) void byte_tile(const Weight& w, const uint8_t* block, const ByteTokens& x, int64_t token,
-                                         const Asks& asks, float* sums) {
-  const int64_t bytes = group_bytes(w);
-  const uint8_t* q = x.q + token * x.num_columns / 4 * QUAD_BYTES;
-  for (int64_t g = 0; g < x.num_groups; g++, block += bytes) {
-    asm volatile("" ::: "memory");
-    const int64_t at = token * x.num_groups + g * M;
-    Ints acc[M][VECTORS];
+__attribute__((noinline)) void byte_tile(const uint8_t* block, const ByteTokens& x, int64_t token, const Asks& asks,
+                                         float* sums) {
+  const int64_t num_quads = x.num_columns / 4;
+  const uint8_t* const q = x.q + token * num_quads * QUAD_BYTES;
+  Ints acc[M][VECTORS];
 #pragma GCC unroll 8
-    for (int m = 0; m < M; m++)
+  for (int m = 0; m < M; m++)
 #pragma GCC unroll 3
-      for (int v = 0; v < VECTORS; v++) acc[m][v] = all_ints(x.zeros[at + m]);
-    for (int64_t k = 0; k < w.group / 4; k++, q += M * QUAD_BYTES) {
-      ByteWeights weights[VECTORS];
+    for (int v = 0; v < VECTORS; v++) acc[m][v] = all_ints(x.zeros[token + m]);
+  for (int64_t k = 0; k < num_quads; k++) {
+    ByteWeights weights[VECTORS];
 #pragma GCC unroll 3
-      for (int v = 0; v < VECTORS; v++) weights[v] = load_bytes(block + (k * BLOCK + v * LANES) * 4);
-      ask<BLOCK * 4>(asks, g * (w.group / 4) + k);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; m++) {
-        const ActQuad one = all_quads(q + m * QUAD_BYTES);
-#pragma GCC unroll 3
-        for (int v = 0; v < VECTORS; v++) dot_quads(acc[m][v], weights[v], one);
-      }
-    }
-    Floats scale[VECTORS];
-#pragma GCC unroll 3
-    for (int v = 0; v < VECTORS; v++)
-      scale[v] = load_halves(block + BLOCK * static_cast<int64_t>(w.group) + v * LANES * 2);
+    for (int v = 0; v < VECTORS; v++) weights[v] = load_bytes(block + (k * BLOCK + v * LANES) * 4);
+    ask<BLOCK * 4>(asks, k);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
-      const Floats factor = all(x.scales[at + m]);
+      const ActQuad one = all_quads(q + (k * M + m) * QUAD_BYTES);
 #pragma GCC unroll 3
-      for (int v = 0; v < VECTORS; v++) {
-        float* to = sums + m * BLOCK + v * LANES;
-        store(to, fma(to_floats(acc[m][v]), mul(scale[v], factor), load(to)));
-      }
+      for (int v = 0; v < VECTORS; v++) dot_quads(acc[m][v], weights[v], one);
     }
+  }
+  const float* const scales = reinterpret_cast<const float*>(block + num_quads * BLOCK * 4);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) {
+    const Floats factor = all(x.scales[token + m]);
+#pragma GCC unroll 3
+    for (int v = 0; v < VECTORS; v++)
+      store(sums + m * BLOCK + v * LANES, mul(to_floats(acc[m][v]), mul(load(scales + v * LANES), factor)));
   }
 }
 
+// Not inlined for the same reason, and reads `sums` anew for every group: kept, they would be written to the stack too.
 template <int M>
 __attribute__((noinline)) void nibble_tile(const Weight& w, const uint8_t* block, const ByteTokens& x, int64_t token,
                                            const Asks& asks, float* sums) {

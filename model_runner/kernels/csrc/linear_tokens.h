@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "hadamard.h"
 #include "linear_paired.h"
 #include "linear_tiles.h"
 #include "linear_widened.h"
@@ -128,6 +129,13 @@ ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Byte
       const From* from = x + (tile.first + i) * w.num_columns;
       uint8_t* q = out.q.data() + tile.first * row + i * SIZE;
       int64_t at = tile.first * groups + i;
+      if (is_rotated(w)) {
+        static thread_local std::vector<float> rotated;
+        rotated.resize(static_cast<size_t>(w.num_columns));
+        rotate_columns(from, w.num_columns, 1, rotated.data());
+        round_group<SIZE>(group, rotated.data(), tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
+        continue;
+      }
       for (int64_t g = 0; g < groups; g++, from += group, q += group / 4 * tile.size * SIZE, at += tile.size)
         round_group<SIZE>(group, from, tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
     }

@@ -83,6 +83,11 @@ template <int N> AXIL_INLINE Ints shift_left(Ints a) { return _mm512_slli_epi32(
 template <int N> AXIL_INLINE Ints shift_right(Ints a) { return _mm512_srli_epi32(a, N); }
 AXIL_INLINE Floats as_floats(Ints a) { return _mm512_castsi512_ps(a); }
 AXIL_INLINE Ints as_ints(Floats a) { return _mm512_castps_si512(a); }
+// Lane i is what was in lane i ^ N.
+template <int N> AXIL_INLINE Floats crossed(Floats v) {
+  if constexpr (N < 4) return _mm512_permute_ps(v, N == 1 ? 0xb1 : 0x4e);
+  else return _mm512_shuffle_f32x4(v, v, N == 4 ? 0xb1 : 0x4e);
+}
 AXIL_INLINE float sum(Floats v) { return _mm512_reduce_add_ps(v); }
 AXIL_INLINE float largest(Floats v) { return _mm512_reduce_max_ps(v); }
 AXIL_INLINE int32_t sum_ints(Ints v) { return _mm512_reduce_add_epi32(v); }
@@ -169,6 +174,10 @@ template <int N> AXIL_INLINE Ints shift_left(Ints a) { return _mm256_slli_epi32(
 template <int N> AXIL_INLINE Ints shift_right(Ints a) { return _mm256_srli_epi32(a, N); }
 AXIL_INLINE Floats as_floats(Ints a) { return _mm256_castsi256_ps(a); }
 AXIL_INLINE Ints as_ints(Floats a) { return _mm256_castps_si256(a); }
+template <int N> AXIL_INLINE Floats crossed(Floats v) {
+  if constexpr (N < 4) return _mm256_permute_ps(v, N == 1 ? 0xb1 : 0x4e);
+  else return _mm256_permute2f128_ps(v, v, 1);
+}
 AXIL_INLINE Floats scaled(Floats a, Floats n) { return as_floats(add_ints(as_ints(a), shift_left<23>(to_ints(n)))); }
 AXIL_INLINE float sum(Floats v) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

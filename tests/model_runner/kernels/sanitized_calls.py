@@ -101,7 +101,8 @@ def between(tokens: int, size: int) -> None:
 def multiply(tokens: int, outputs: int, columns: int, format_number: int, activations: int) -> None:
     """A linear layer in one of the formats of linear.h."""
     is_small = format_number >= 2
-    weight = Weight(format_number, 32 if is_small else columns, 0, activations, 0, outputs, columns, None)
+    is_grouped = is_small and (format_number, activations) != (2, 1)
+    weight = Weight(format_number, 32 if is_grouped else columns, 0, activations, 0, outputs, columns, None)
     data = np.zeros(library.axil_weight_bytes(ctypes.byref(weight)) + 64, np.uint8)
     data = data[-data.ctypes.data % 64 :][: library.axil_weight_bytes(ctypes.byref(weight))]
     weight.data = data.ctypes.data

@@ -45,10 +45,27 @@ def _stored(weight: PackedWeight) -> Tensor:
     return weight.rows(torch.arange(weight.num_outputs), torch.float32)
 
 
-def _rounded_to_bytes(x_TK: Tensor, group: int) -> Tensor:
-    grouped = x_TK.double().unflatten(-1, (-1, group))
+def _rounded_to_bytes(x_TK: Tensor, group: int | None) -> Tensor:
+    grouped = x_TK.double().unflatten(-1, (-1, group or x_TK.shape[-1]))
     scale = grouped.abs().amax(-1, keepdim=True) / 127
     return ((grouped / scale).round() * scale).flatten(1)
+
+
+def _rotated(rows: Tensor) -> Tensor:
+    """By Sylvester's matrices, 64 or 32 wide; twice so gives the rows themselves."""
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < (32 if rows.shape[-1] % 64 else 64):
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return (rows.double().unflatten(-1, (-1, len(matrix))) @ matrix / len(matrix) ** 0.5).flatten(1)
+
+
+def _seen(kernels: LinearKernels, kind: Kind, x_TK: Tensor) -> Tensor:
+    """What tokens are rounded to."""
+    if kind.activations is not Activations.BYTES:
+        return (x_TK.bfloat16() if _is_rounded_to_bfloat16(kernels, kind) else x_TK).double()
+    if kind.format is Format.INT8:
+        return _rotated(_rounded_to_bytes(_rotated(x_TK), None))
+    return _rounded_to_bytes(x_TK, kind.group_columns)
 
 
 @pytest.mark.parametrize(("num_outputs", "num_columns"), SHAPES)
@@ -60,12 +77,7 @@ def test_products_are_those_of_the_stored_weights_and_the_same_alone_and_in_a_ba
     weight.write(0, _random(num_outputs, num_columns))
     weight.write_bias(0, bias)
     all_x = _random(max(NUM_TOKENS), num_columns, seed=1)
-    seen = all_x.double()
-    if kind.activations is Activations.BYTES:
-        seen = _rounded_to_bytes(all_x, kind.group_columns or num_columns)
-    elif _is_rounded_to_bfloat16(kernels, kind):
-        seen = all_x.bfloat16().double()
-    expected = (seen @ _stored(weight).double().T + bias.double()).float()
+    expected = (_seen(kernels, kind, all_x) @ _stored(weight).double().T + bias.double()).float()
     alone = torch.cat([weight(x) for x in all_x.split(1)])
     # A number in the middle between two bytes may be rounded to the other one.
     tolerance = 0.02 if kind.activations is Activations.BYTES else 2e-4
@@ -117,6 +129,8 @@ def test_stored_weights_are_as_near_as_their_type_allows(kernels: LinearKernels,
     if kind.format is Format.BFLOAT16:
         assert torch.equal(stored, values.bfloat16().float())
         return
+    if kind.format is Format.INT8 and kind.activations is Activations.BYTES:
+        stored, values = _rotated(stored), _rotated(values)
     groups = values.unflatten(-1, (-1, kind.group_columns or 128))
     if kind.format is Format.INT8:
         steps = groups.abs().amax(-1, keepdim=True) / 127
@@ -125,6 +139,21 @@ def test_stored_weights_are_as_near_as_their_type_allows(kernels: LinearKernels,
     from_ends = (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) / 15
     plain = ((groups - groups.amin(-1, keepdim=True)) / from_ends).round() * from_ends + groups.amin(-1, keepdim=True)
     assert (stored - values).square().mean() < (plain.flatten(1) - values).square().mean()
+
+
+@pytest.mark.parametrize("num_columns", [96, 128])
+def test_a_column_far_larger_than_the_others_takes_little_of_their_8_bits(
+    kernels: LinearKernels, num_columns: int
+) -> None:
+    weight = kernels.make(40, num_columns, Kind(format=Format.INT8, activations=Activations.BYTES))
+    rows, x = _random(40, num_columns), _random(30, num_columns, seed=1)
+    rows[:, 7] *= 20
+    x[:, 5] *= 60
+    weight.write(0, rows)
+    exact = x.double() @ rows.double().T
+    plain = _rounded_to_bytes(x, None) @ _rounded_to_bytes(rows, None).T
+    error, error_of_plain = ((products - exact).square().mean().sqrt() for products in (weight(x), plain))
+    assert error < error_of_plain / 2
 
 
 def test_a_token_with_nan_or_infinity_gives_no_numbers_and_leaves_the_others_alone(
