@@ -21,7 +21,7 @@ from .attention.backend import AttentionSpec
 from .attention.cpu_backend import CpuAttention
 from .batch import build_batch
 from .kernels.library import Library
-from .kernels.linear import Activations, Format, Kind, LinearKernels
+from .kernels.linear import Activations, After, Format, Kind, LinearKernels
 from .kernels.logit_rules import LogitChanges, LogitKernels
 from .kernels.ops import KernelOps
 from .kernels.sampler import SamplerKernels
@@ -42,7 +42,8 @@ def faults(library: Library) -> list[str]:
         **{f"linear layers ({kind.name})": lambda kind=kind: _multiplies(library, kind) for kind in kinds},  # type: ignore[misc]
         "attention over float32": lambda: _attends(library, torch.float32),
         "attention over bfloat16": lambda: _attends(library, torch.bfloat16),
-        "norms and gates": lambda: _norms(library),
+        "linear layers with a gate": lambda: _opens(library),
+        "norms": lambda: _norms(library),
         "changes of logits": lambda: _changes(library),
         "the choice of tokens": lambda: _chooses(library),
     }
@@ -65,6 +66,15 @@ def _multiplies(library: Library, kind: Kind) -> bool:
     products = weight(x)
     is_near = torch.allclose(products, expected, atol=0.3 if is_rounded else 1e-4, rtol=1e-4)
     return is_near and torch.equal(torch.cat([weight(x[i : i + 1]) for i in range(len(x))]), products)
+
+
+def _opens(library: Library) -> bool:
+    weight = LinearKernels(library).make(49, 32, Kind(format=Format.FLOAT32), gate=After.SILU)
+    gate, up, x = _random(49, 32, seed=1), _random(49, 32, seed=2), _random(13, 32, seed=3)
+    weight.write(0, gate, half=0)
+    weight.write(0, up, half=1)
+    expected = F.silu(x.double() @ gate.double().T) * (x.double() @ up.double().T)
+    return torch.allclose(weight(x), expected.float(), atol=1e-4)
 
 
 def _attends(library: Library, dtype: torch.dtype) -> bool:
@@ -101,11 +111,9 @@ def _attends(library: Library, dtype: torch.dtype) -> bool:
 
 def _norms(library: Library) -> bool:
     ops, norm = KernelOps(library), RMSNorm(torch.rand(33, generator=torch.Generator().manual_seed(1)), 1e-5)
-    hidden, added, gates = _random(3, 33, seed=1), _random(3, 33, seed=2), _random(3, 66, seed=3)
+    hidden, added = _random(3, 33, seed=1), _random(3, 33, seed=2)
     expected = F.rms_norm((hidden + added).double(), (33,), norm.weight.double(), 1e-5).float()
-    is_normed = torch.allclose(ops.add_norm(hidden.clone(), added, norm), expected, atol=1e-5)
-    gate, up = gates.double()[:, :33], gates.double()[:, 33:]
-    return is_normed and torch.allclose(ops.gated(gates, "silu"), (F.silu(gate) * up).float(), atol=1e-5)
+    return torch.allclose(ops.add_norm(hidden, added, norm), expected, atol=1e-5)
 
 
 def _changes(library: Library) -> bool:

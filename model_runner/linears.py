@@ -17,13 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.linear import GROUP_COLUMNS, Activations, Format, Gguf, Kind, LinearKernels, PackedWeight
+from .kernels.linear import GROUP_COLUMNS, Activations, After, Format, Gguf, Kind, LinearKernels, PackedWeight
 from .layers import Linear, make_linear
+from .ops import Activation
 from .source import Destination, TensorDestination
 
 log = logging.getLogger(__name__)
 
 MadeLinear: TypeAlias = Linear | PackedWeight
+
+_GATES: Mapping[Activation, After] = {"silu": After.SILU, "gelu_tanh": After.GELU_TANH}
 
 HEADS = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 """What turns ids into vectors and back loses most by 4 bits, so it gets 8."""
@@ -32,8 +35,19 @@ HEADS = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 class Linears(Protocol):
     """How a model's linear layers are made."""
 
-    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> MadeLinear:
-        """A layer still to be written; `names` are the tensors that it consists of, one above the other."""
+    def make(
+        self,
+        names: Sequence[str],
+        num_outputs: int,
+        num_columns: int,
+        *,
+        has_bias: bool,
+        gate: Activation | None = None,
+    ) -> MadeLinear:
+        """A layer still to be written; `names` are the tensors that it consists of, one above the other.
+
+        The first half of its outputs may be a gate of the second; the kernels' layers give what it lets through.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,15 @@ class TorchLinears:
 
     dtype: torch.dtype
 
-    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> Linear:
+    def make(
+        self,
+        names: Sequence[str],
+        num_outputs: int,
+        num_columns: int,
+        *,
+        has_bias: bool,
+        gate: Activation | None = None,
+    ) -> Linear:
         """The same for all."""
         return make_linear(num_columns, num_outputs, has_bias=has_bias, dtype=self.dtype)
 
@@ -74,7 +96,15 @@ class KernelLinears:
         self.num_bytes = 0
         """Of all layers so far."""
 
-    def make(self, names: Sequence[str], num_outputs: int, num_columns: int, *, has_bias: bool) -> PackedWeight:
+    def make(
+        self,
+        names: Sequence[str],
+        num_outputs: int,
+        num_columns: int,
+        *,
+        has_bias: bool,
+        gate: Activation | None = None,
+    ) -> PackedWeight:
         """Held as the flags say; what can't be is logged."""
         kind = self._kind(names)
         obstacle = kind.obstacle(num_columns)
@@ -82,7 +112,13 @@ class KernelLinears:
             if self._quantize != "none":
                 log.warning("not quantised, so it stays in float32 tensor=%s reason=%r", names[0], obstacle)
             kind = Kind(format=Format.FLOAT32)
-        weight = self._kernels.make(num_outputs, num_columns, kind, has_bias=has_bias)
+        weight = self._kernels.make(
+            num_outputs if gate is None else num_outputs // 2,
+            num_columns,
+            kind,
+            has_bias=has_bias,
+            gate=None if gate is None else _GATES[gate],
+        )
         self.kinds.add(kind)
         self.num_bytes += weight.memory.nbytes
         return weight
@@ -106,6 +142,7 @@ class _Rows:
 
     weight: PackedWeight
     first: int
+    half: int | None
     shape: tuple[int, ...]
 
     @property
@@ -117,11 +154,11 @@ class _Rows:
 
     def write(self, first: int, rows: Tensor) -> None:
         """Pack rows."""
-        self.weight.write(self.first + first, rows)
+        self.weight.write(self.first + first, rows, half=self.half)
 
     def write_gguf(self, first: int, blocks: NDArray[np.uint8], gguf_type: str) -> None:
         """Pack blocks as they are."""
-        self.weight.write_gguf(self.first + first, blocks, _BLOCKS[gguf_type])
+        self.weight.write_gguf(self.first + first, blocks, _BLOCKS[gguf_type], half=self.half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +167,7 @@ class _BiasPart:
 
     weight: PackedWeight
     first: int
+    half: int | None
     shape: tuple[int, ...]
 
     @property
@@ -139,7 +177,7 @@ class _BiasPart:
 
     def write(self, first: int, rows: Tensor) -> None:
         """Store them."""
-        self.weight.write_bias(self.first + first, rows)
+        self.weight.write_bias(self.first + first, rows, half=self.half)
 
     def write_gguf(self, first: int, blocks: NDArray[np.uint8], gguf_type: str) -> None:
         """Never called."""
@@ -152,12 +190,15 @@ _BLOCKS = {gguf.name: gguf for gguf in Gguf}
 def parts(linear: MadeLinear, num_rows: Sequence[int]) -> Iterator[tuple[Destination, Destination | None]]:
     """Where the tensors of a fused layer go, one above the other: weight and bias of each."""
     first = 0
-    for count in num_rows:
+    for index, count in enumerate(num_rows):
         if isinstance(linear, Linear):
             part = slice(first, first + count)
             bias = None if linear.bias is None else TensorDestination(linear.bias[part])
             yield TensorDestination(linear.weight[part]), bias
         else:
-            weight = _Rows(weight=linear, first=first, shape=(count, linear.num_columns))
-            yield weight, _BiasPart(weight=linear, first=first, shape=(count,)) if linear.has_bias else None
+            is_gated = linear.gate is not None
+            row, half = (0, index) if is_gated else (first, None)
+            weight = _Rows(weight=linear, first=row, half=half, shape=(count, linear.num_columns))
+            bias_part = _BiasPart(weight=linear, first=row, half=half, shape=(count,))
+            yield weight, bias_part if linear.has_bias else None
         first += count

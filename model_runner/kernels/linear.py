@@ -159,15 +159,15 @@ class LinearKernels:
         return tuple(kind for kind in ALL_KINDS if kind.activations is not Activations.BFLOAT16)
 
     def make(
-        self, num_outputs: int, num_columns: int, kind: Kind, *, has_bias: bool = False, is_gated: bool = False
+        self, num_outputs: int, num_columns: int, kind: Kind, *, has_bias: bool = False, gate: After | None = None
     ) -> PackedWeight:
-        """A weight still to be written; of a gated one `num_outputs` counts those behind the gate."""
+        """A weight still to be written; with a `gate`, which opens them, `num_outputs` counts the outputs behind it."""
         assert kind.obstacle(num_columns) is None, "the caller has asked"
         assert kind in self.kinds, "the caller knows the CPU"
         layout = _Weight(
             format=kind.format,
             group=kind.group_columns or num_columns,
-            is_gated=is_gated,
+            is_gated=gate is not None,
             activations=kind.activations,
             has_bias=has_bias,
             num_outputs=num_outputs,
@@ -175,7 +175,7 @@ class LinearKernels:
         )
         memory = self._take(self._bytes(ctypes.addressof(layout)))
         layout.data = memory.data_ptr()
-        return PackedWeight(kernels=self, kind=kind, memory=memory, layout=layout)
+        return PackedWeight(kernels=self, kind=kind, memory=memory, layout=layout, gate=gate)
 
     def _take(self, num_bytes: int) -> Tensor:
         padded = -(-num_bytes // 64) * 64
@@ -193,6 +193,8 @@ class PackedWeight:
     kind: Kind
     memory: Tensor
     layout: _Weight
+    gate: After | None
+    """What opens the outputs; None: there is no gate."""
 
     @property
     def num_outputs(self) -> int:
@@ -236,9 +238,9 @@ class PackedWeight:
         return out_TK
 
     def __call__(self, x_TK: Tensor) -> Tensor:
-        """[T, N] in float32, of tokens in float32 or bfloat16; behind a gate it is silu's."""
+        """[T, N] in float32, of tokens in float32 or bfloat16."""
         out_TN = torch.empty(len(x_TK), self.num_outputs)
-        self._apply(x_TK, out_TN, After.SILU if self.layout.is_gated else After.STORE)
+        self._apply(x_TK, out_TN, After.STORE if self.gate is None else self.gate)
         return out_TN
 
     def _apply(self, x_TK: Tensor, out_TN: Tensor, after: After) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model_runner.layers import Angles, RMSNorm, Rotary
-from model_runner.ops import Activation, Heads
+from model_runner.ops import Activation, Heads, TorchOps
 
 from .library import Float, Int, Library, Pointer
 
@@ -32,7 +32,6 @@ class KernelOps:
         self._add_norm = function("axil_add_norm", Pointer, Pointer, Pointer, _Flag, Float, Pointer, Int, Int)
         self._rotate_heads = function("axil_rotate_heads", *5 * [Pointer], _Flag, Float, *4 * [Int])
         self._angles = function("axil_angles", Pointer, Pointer, Pointer, Float, Pointer, Pointer, Int, Int)
-        self._gate = function("axil_gate", Pointer, _Flag, Pointer, Int, Int)
         self._softcap = function("axil_softcap", Pointer, Float, Int, Int)
 
     def activations(self, weights: torch.dtype) -> torch.dtype:
@@ -89,11 +88,8 @@ class KernelOps:
         return qkv[:, :num_heads], qkv[:, num_heads:num_qk], qkv[:, num_qk:]
 
     def gated(self, gate_up_TX: Tensor, activation: Activation) -> Tensor:
-        """One pass."""
-        num_tokens, width = gate_up_TX.shape
-        out = torch.empty(num_tokens, width // 2)
-        self._gate(gate_up_TX.data_ptr(), activation != "silu", out.data_ptr(), num_tokens, width // 2)
-        return out
+        """Behind torch's linears: the kernels' own open their gates themselves."""
+        return TorchOps().gated(gate_up_TX, activation)
 
     def softcapped(self, logits_BV: Tensor, cap: float) -> Tensor:
         """In place."""

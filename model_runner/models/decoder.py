@@ -91,7 +91,7 @@ class Decoder:
         self, token_ids_T: Tensor, positions_T: Tensor, backend: AttentionBackend[Handle], handle: Handle
     ) -> Tensor:
         """Hidden states [T, D] before the last norm; stores the tokens' K and V."""
-        ops, activation = self.ops, self.shape.activation
+        ops = self.ops
         hidden_TD = self._embedded(token_ids_T).to(ops.activations(self.dtype))
         if self.shape.is_embedding_scaled:
             # In the serving dtype: transformers rounds the factor too.
@@ -112,8 +112,8 @@ class Decoder:
             attended_TD = self.ranks.summed(layer.output(out_TNH.flatten(1)))
             if layer.attention_output_norm is not None:
                 attended_TD = ops.add_norm(attended_TD, None, layer.attention_output_norm)
-            gate_up_TX = layer.gate_up(ops.add_norm(hidden_TD, attended_TD, layer.mlp_norm))
-            mlp_TD = self.ranks.summed(layer.down(ops.gated(gate_up_TX, activation)))
+            inner_TX = self._gated(layer.gate_up, ops.add_norm(hidden_TD, attended_TD, layer.mlp_norm))
+            mlp_TD = self.ranks.summed(layer.down(inner_TX))
             if layer.mlp_output_norm is not None:
                 mlp_TD = ops.add_norm(mlp_TD, None, layer.mlp_output_norm)
         return hidden_TD if mlp_TD is None else hidden_TD.add_(mlp_TD)
@@ -123,6 +123,12 @@ class Decoder:
         own_BX = self.head(self.ops.add_norm(hidden_BD, None, self.norm)).float()
         cap = self.config.final_softcap
         return self.ranks.joined_on_first(own_BX if cap is None else self.ops.softcapped(own_BX, cap), self.vocabulary)
+
+    def _gated(self, gate_up: AnyLinear, x_TD: Tensor) -> Tensor:
+        gate_up_TX = gate_up(x_TD)
+        if isinstance(gate_up, PackedWeight) and gate_up.gate is not None:
+            return gate_up_TX
+        return self.ops.gated(gate_up_TX, self.shape.activation)
 
     def _whole(self, backend: AttentionBackend[Any]) -> WholeLayers | None:
         """All layers in one call, where ops and attention have that."""
@@ -252,10 +258,12 @@ def _make_layer(index: int, share: Share, shape: DecoderShape, dtype: torch.dtyp
     def norm(features: int) -> RMSNorm:
         return _make_norm(features, config, shape, dtype)
 
-    def linear(names: Sequence[str], num_outputs: int, num_columns: int, has_bias: bool) -> AnyLinear:
+    def linear(
+        names: Sequence[str], num_outputs: int, num_columns: int, has_bias: bool, gate: Activation | None = None
+    ) -> AnyLinear:
         tensors = [f"model.layers.{index}.{name}.weight" for name in names]
         has_place = share.holds(f"{names[0]}.bias")
-        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias and has_place)
+        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias and has_place, gate=gate)
 
     return Layer(
         input_norm=norm(hidden),
@@ -270,7 +278,7 @@ def _make_layer(index: int, share: Share, shape: DecoderShape, dtype: torch.dtyp
         output=linear([_OUTPUT], hidden, q_size, shape.has_output_bias),
         attention_output_norm=norm(hidden) if shape.has_output_norms else None,
         mlp_norm=norm(hidden),
-        gate_up=linear(_GATE_UP, 2 * inner, hidden, shape.has_mlp_bias),
+        gate_up=linear(_GATE_UP, 2 * inner, hidden, shape.has_mlp_bias, shape.activation),
         down=linear([_DOWN], hidden, inner, shape.has_mlp_bias),
         mlp_output_norm=norm(hidden) if shape.has_output_norms else None,
     )

@@ -1,4 +1,4 @@
-// What lies between the linears of a decoder layer, on float32 activations: norms, rotary embedding, gates.
+// What lies between the linears of a decoder layer, on float32 activations: norms and rotary embedding.
 // Each token is computed by itself, in an order that depends on nothing else.
 #include <algorithm>
 #include <cmath>
@@ -67,11 +67,6 @@ void rotate_heads(float* qkv, const float* cosines, const float* sines, const We
   });
 }
 
-AXIL_INLINE Floats gelu(Floats x) {  // by the tanh, which is 2 sigmoid(2 y) - 1
-  const Floats y = mul(all(0.7978845608f), fma(mul(all(0.044715f), x), mul(x, x), x));
-  return mul(x, sigmoid(add(y, y)));
-}
-
 }  // namespace
 
 // Add to the hidden states where there is something to add, and give their root mean square norm.
@@ -105,19 +100,6 @@ AXIL_API void axil_angles(const int64_t* positions, const float* frequencies, co
         cosines[t * half + d] = std::cos(angle) * scale;
         sines[t * half + d] = std::sin(angle) * scale;
       }
-  });
-}
-
-// silu(gate) * up, or with gelu; a row of `gate_up` is the gate's part and then the other.
-AXIL_API void axil_gate(const float* gate_up, int32_t is_gelu, float* out, int64_t rows, int64_t inner) {
-  parallel_ranges(rows, rows_at_least(4 * inner), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; t++) {
-      const float *gate = gate_up + 2 * t * inner, *up = gate + inner;
-      in_vectors(inner, [&](int64_t d, int n) {
-        const Floats g = load_some(gate + d, n);
-        store_some(out + t * inner + d, mul(is_gelu ? gelu(g) : mul(g, sigmoid(g)), load_some(up + d, n)), n);
-      });
-    }
   });
 }
 

@@ -134,8 +134,9 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
 
 AXIL_INLINE Floats activated(int32_t after, Floats gate) {
   if (after == SILU) return mul(gate, sigmoid(gate));
-  const Floats inner = mul(all(0.7978845608f), fma(mul(mul(gate, gate), gate), all(0.044715f), gate));
-  return mul(mul(all(0.5f), gate), add(all(1.0f), hyperbolic_tangent(inner)));
+  // gelu by the tanh, which is 2 sigmoid(2 y) - 1
+  const Floats y = mul(all(0.7978845608f), fma(mul(all(0.044715f), gate), mul(gate, gate), gate));
+  return mul(gate, sigmoid(add(y, y)));
 }
 
 template <class Element>

@@ -14,7 +14,6 @@ struct Tile;
 AXIL_API void axil_add_norm(float*, const float*, const void*, int32_t, float, float*, int64_t, int64_t);
 AXIL_API void axil_rotate_heads(float*, const float*, const float*, const void*, const void*, int32_t, float, int64_t,
                                 int64_t, int64_t, int64_t);
-AXIL_API void axil_gate(const float*, int32_t, float*, int64_t, int64_t);
 AXIL_API void axil_linear(const Weight*, const void*, int32_t, int64_t, void*, int32_t, int64_t, int32_t);
 AXIL_API void axil_attention_forward(const Step*, void*, int32_t, int64_t, const Item*, int64_t, const Tile*, int64_t,
                                      const float*, int64_t, const float*, int64_t, const float*, int64_t, float*,
@@ -54,7 +53,7 @@ struct Angles {
   const float *cosines, *sines;
 };
 
-constexpr int32_t STORE = 0;
+enum After : int32_t { STORE = 0, SILU = 2, GELU_TANH = 3 };
 
 }  // namespace
 
@@ -64,18 +63,18 @@ AXIL_API void axil_run_layers(const Shape* shape, const Layer* layers, const Ste
                               const Angles* angles, float* hidden, int64_t tokens) {
   const Shape& s = *shape;
   const int64_t heads = s.num_heads * s.head_dim, kv_heads = s.num_kv_heads * s.head_dim, width = heads + 2 * kv_heads;
-  static std::vector<float> normed, qkv, attended, projected, gate_up, inner;  // kept between calls
+  static std::vector<float> normed, qkv, attended, projected, inner;  // kept between calls
   const auto room = [&](std::vector<float>& memory, int64_t columns) {
     if (memory.size() < static_cast<size_t>(tokens * columns)) memory.resize(static_cast<size_t>(tokens * columns));
     return memory.data();
   };
   float *const x = room(normed, s.hidden), *const q = room(qkv, width), *const out = room(attended, heads);
-  float *const y = room(projected, s.hidden), *const g = room(gate_up, 2 * s.inner), *const u = room(inner, s.inner);
+  float *const y = room(projected, s.hidden), *const u = room(inner, s.inner);
   const auto norm = [&](float* rows, const float* added, const Norm& n, float* to) {
     axil_add_norm(rows, added, n.weight, n.is_bf16, n.eps, to, tokens, s.hidden);
   };
-  const auto linear = [&](const Weight* weight, const float* rows, float* to, int64_t columns) {
-    axil_linear(weight, rows, 0, tokens, to, 0, columns, STORE);
+  const auto linear = [&](const Weight* weight, const float* rows, float* to, int64_t columns, After after = STORE) {
+    axil_linear(weight, rows, 0, tokens, to, 0, columns, after);
   };
   const float* added = nullptr;  // of the layer before, still to be added
   for (const Layer* layer = layers; layer < layers + s.num_layers; layer++) {
@@ -90,8 +89,7 @@ AXIL_API void axil_run_layers(const Shape* shape, const Layer* layers, const Ste
     linear(layer->output, out, y, s.hidden);
     if (layer->attention_output.weight) norm(y, nullptr, layer->attention_output, y);
     norm(hidden, y, layer->mlp, x);
-    linear(layer->gate_up, x, g, 2 * s.inner);
-    axil_gate(g, s.is_gelu, u, tokens, s.inner);
+    linear(layer->gate_up, x, u, s.inner, s.is_gelu ? GELU_TANH : SILU);
     linear(layer->down, u, y, s.hidden);
     if (layer->mlp_output.weight) norm(y, nullptr, layer->mlp_output, y);
     added = y;

@@ -84,11 +84,10 @@ def attend(rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, win
 
 
 def between(tokens: int, size: int) -> None:
-    """Norm, rotary embedding, gate and softcap over rows of any size."""
+    """Norm, rotary embedding and softcap over rows of any size."""
     hidden, weight, out = normal(tokens, size), normal(size), np.empty((tokens, size), np.float32)
     shape = (c_int64(tokens), c_int64(size))
     library.axil_add_norm(at(hidden), at(hidden.copy()), at(weight), c_int32(0), c_float(1e-5), at(out), *shape)
-    library.axil_gate(at(normal(tokens, 2 * size)), c_int32(tokens % 2), at(out), *shape)
     library.axil_softcap(at(out), c_float(30.0), *shape)
     positions, frequencies, divisors = np.arange(tokens), normal(size), np.ones(size, np.float32)
     cosines, sines = np.empty((tokens, size), np.float32), np.empty((tokens, size), np.float32)
@@ -131,7 +130,7 @@ def gate(tokens: int, outputs: int, gguf: int) -> None:
             library.axil_write_bias(ctypes.byref(weight), *rows, at(normal(outputs)))
         out = np.empty((tokens, outputs), np.float32)
         call = (at(normal(tokens, columns)), c_int32(0), c_int64(tokens), at(out), c_int32(0), c_int64(outputs))
-        library.axil_linear(ctypes.byref(weight), *call, c_int32(2 if is_gated else 1))
+        library.axil_linear(ctypes.byref(weight), *call, c_int32(2 + tokens % 2 if is_gated else 1))
     ids, looked_up = np.array([outputs - 1, 0]), np.empty((2, columns), np.float32)
     library.axil_read_rows(ctypes.byref(weight), at(ids), c_int64(2), at(looked_up), c_int32(0))
 

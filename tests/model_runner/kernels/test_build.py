@@ -53,7 +53,6 @@ def test_the_other_instruction_set_than_this_machines_computes_right_too(
         ("axil_write_rows", "linear layers"),
         ("axil_attention_forward", "attention"),
         ("axil_add_norm", "norms"),
-        ("axil_gate", "norms"),
         ("axil_sample", "tokens"),
         ("axil_top_logits", "tokens"),
     ],

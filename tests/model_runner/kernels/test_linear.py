@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.kernels.library import Library
-from model_runner.kernels.linear import ALL_KINDS, Activations, Format, Kind, LinearKernels, PackedWeight
+from model_runner.kernels.linear import ALL_KINDS, Activations, After, Format, Kind, LinearKernels, PackedWeight
 
 FLOAT32, BFLOAT16 = Kind(format=Format.FLOAT32), Kind(format=Format.BFLOAT16)
+ACTIVATIONS = {After.SILU: F.silu, After.GELU_TANH: functools.partial(F.gelu, approximate="tanh")}
 KINDS = {kind.name: kind for kind in ALL_KINDS}
 SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
 NUM_TOKENS = [1, 2, 3, 4, 5, 6, 7, 13, 97, 195]
@@ -86,20 +89,31 @@ def test_products_are_those_of_the_stored_weights_and_the_same_alone_and_in_a_ba
         assert torch.equal(weight(all_x[:num_tokens]), alone[:num_tokens]), num_tokens
 
 
-@pytest.mark.parametrize("num_outputs", [1, 49])
+@pytest.mark.parametrize(("num_outputs", "after"), [(1, After.SILU), (49, After.SILU), (49, After.GELU_TANH)])
 def test_a_gate_opens_what_stands_beside_it_the_same_alone_and_in_a_batch(
-    kernels: LinearKernels, kind: Kind, num_outputs: int
+    kernels: LinearKernels, kind: Kind, num_outputs: int, after: After
 ) -> None:
-    weight = kernels.make(num_outputs, 64, kind, is_gated=True)
+    weight = kernels.make(num_outputs, 64, kind, gate=after)
     plain = [kernels.make(num_outputs, 64, kind) for _ in range(2)]
     for half, one in enumerate(plain):
         weight.write(0, _random(num_outputs, 64, seed=half), half=half)
         one.write(0, _random(num_outputs, 64, seed=half))
     x = _random(7, 64, seed=3)
     gate, up = (one(x) for one in plain)
-    assert torch.allclose(weight(x), F.silu(gate) * up, atol=1e-4, rtol=1e-5)
+    assert torch.allclose(weight(x), ACTIVATIONS[after](gate) * up, atol=1e-4, rtol=1e-5)
     for num_tokens in (1, 2, 3, 4):
         assert torch.equal(weight(x[:num_tokens]), weight(x)[:num_tokens]), num_tokens
+
+
+@pytest.mark.parametrize("after", [After.SILU, After.GELU_TANH])
+def test_gates_are_what_torch_gives_from_the_smallest_to_the_largest(kernels: LinearKernels, after: After) -> None:
+    weight = kernels.make(50, 2, FLOAT32, gate=after)
+    gates, ups = _random(50) * torch.logspace(-3, 3, 50), _random(50, seed=1)
+    weight.write(0, torch.stack([gates, torch.zeros(50)], 1), half=0)
+    weight.write(0, torch.stack([ups, torch.zeros(50)], 1), half=1)
+    expected = ACTIVATIONS[after](gates) * ups
+    assert torch.allclose(weight(torch.tensor([[1.0, 0.0]])), expected, atol=1e-6, rtol=3e-5)
+    assert weight(torch.tensor([[float("nan"), 0.0]])).isnan().all()
 
 
 @pytest.mark.parametrize("num_columns", [1, 7, 10, 31, 257, 600])
