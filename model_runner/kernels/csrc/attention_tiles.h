@@ -15,7 +15,6 @@ constexpr int ROWS = 6;  // queries at a time
 constexpr int vectors_for(int rows) { return REGISTERS == 32 || rows <= 3 ? 4 : 2; }
 
 // What is needed one group later is asked of memory while this one is computed, into the second cache: pages lie anywhere.
-AXIL_INLINE void ask_for_later(const uint32_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 constexpr int LINE_WORDS = 16;
 
 // sums[r][v] += weights[v] * the R queries at `x`, `stride` apart. Of operands the fewer stay in registers, and the others

@@ -26,10 +26,6 @@ struct Call {
   int64_t out_stride;
 };
 
-// A CPU with AVX-512 is asked ahead for what is read one after the other only by tiles of so many tokens: others read
-// fast enough for it to look ahead by itself, and asking would slow it down.
-constexpr int SLOW = 7;
-
 struct Scratch {
   alignas(64) float sums[2][STRIP * BLOCK];
   alignas(64) float panel[SLICE * BLOCK];
@@ -40,14 +36,12 @@ struct Place {
   int64_t number, num_tiles, first;
 };
 
-// What a tile of M tokens asks for that goes through a block in `num_steps`: the first one for what it reads itself, the
+// What a tile asks for that goes through a block in `num_steps`: the first one for what it reads itself, the
 // others together for the block that is multiplied next.
-template <int M>
 AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* block, const uint8_t* next,
                          int64_t num_steps) {
   const int64_t pace = block_bytes(w) / num_steps, sharers = smaller(3, place.num_tiles - 1);
-  const bool asks_for_itself = !AXIL_AVX512 || (M >= SLOW && (w.format == BFLOAT16 || w.activations == BYTES));
-  if (place.number == 0) return asks_for_itself ? Asks{block + AHEAD, pace} : Asks{block, 0};
+  if (place.number == 0) return {block + AHEAD, pace};
   if (place.number > sharers) return {block, 0};
   const int64_t share = (pace + sharers - 1) / sharers;
   return {next + (place.number - 1) * share * num_steps, share};
@@ -82,7 +76,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
     const int64_t num_steps = w.format == INT8 ? w.num_columns / 4 : w.num_columns / GROUP;
     tiles<BYTE_TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of<M>(w, at, block, next, num_steps);
+      const Asks asks = asks_of(w, at, block, next, num_steps);
       float* const to = sums + at.first * BLOCK;
       if (w.format == INT8) byte_tile<M>(block, c.bytes, first + at.first, asks, to);
       else nibble_tile<M>(w, block, c.bytes, first + at.first, asks, to);
@@ -93,7 +87,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
   if (w.activations == PAIRS_OF_BF16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of<M>(w, at, block, next, c.pairs.num_groups);
+      const Asks asks = asks_of(w, at, block, next, c.pairs.num_groups);
       float* const to = sums + at.first * BLOCK;
       if (w.format == INT8) paired_tile<INT8, M>(w, block, c.pairs, first + at.first, asks, to);
       else paired_tile<INT4, M>(w, block, c.pairs, first + at.first, asks, to);
@@ -104,7 +98,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
   if (w.format == BFLOAT16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
-      const Asks asks = asks_of<M>(w, at, block, next, w.num_columns / 2);
+      const Asks asks = asks_of(w, at, block, next, w.num_columns / 2);
       pair_tile<M>(c.acts + (first + at.first) * w.num_columns, block, w.num_columns / 2, asks, sums + at.first * BLOCK);
     });
     return;

@@ -7,7 +7,14 @@
 // Tokens of a tile: as many as leave registers for a block's weights.
 constexpr int TILE = REGISTERS == 16 ? 6 : 8;
 constexpr int BYTE_TILE = REGISTERS == 16 ? 6 : 8;
-constexpr int64_t AHEAD = 4096;     // bytes between what is read and what is asked of memory
+constexpr int64_t AHEAD = AXIL_AVX512 ? 6144 : 4096;  // bytes between what is read and what is asked of memory
+
+// Ask for a line of what is read in a stream. Where it is computed faster than memory gives, into the second cache: what is
+// on its way into the first one takes a place that loads need.
+AXIL_INLINE void ask_ahead(const void* p) {
+  if (AXIL_AVX512) ask_for_later(p);
+  else ask_for(p);
+}
 
 // What a tile asks of memory while it computes: `pace` bytes in each of its steps. It always asks for as many lines as it
 // reads itself, which is cheaper than to count.
@@ -19,7 +26,7 @@ template <int BYTES_READ>
 AXIL_INLINE void ask(const Asks& asks, int64_t step) {
   const uint8_t* const from = asks.from + step * asks.pace;
 #pragma GCC unroll 16
-  for (int line = 0; line < BYTES_READ; line += 64) ask_for(from + line);
+  for (int line = 0; line < BYTES_READ; line += 64) ask_ahead(from + line);
 }
 
 // sums[m][n] += x[m][k] * panel[k][n] over `count` columns; the sums of `m` lie BLOCK apart.
@@ -36,7 +43,7 @@ AXIL_INLINE void float_tile(const float* x, const float* panel, int64_t count, f
     for (int v = 0; v < VECTORS; v++) w[v] = load(panel + k * BLOCK + v * LANES);
     if (IS_FROM_MEMORY)
       for (int line = 0; line < BLOCK * 4; line += 64)
-        ask_for(reinterpret_cast<const uint8_t*>(panel + k * BLOCK) + AHEAD + line);
+        ask_ahead(reinterpret_cast<const uint8_t*>(panel + k * BLOCK) + AHEAD + line);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
       const Floats one = all(x[k * M + m]);

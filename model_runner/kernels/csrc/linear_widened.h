@@ -25,7 +25,7 @@ AXIL_INLINE void expand(const Weight& w, const uint8_t* block, int64_t first, in
       const uint8_t* scales = group + BLOCK * static_cast<int64_t>(w.group);
       for (int64_t i = 0; i < end; i += 4) {
         const uint8_t* from = group + (column + i) / 4 * BLOCK * 4;
-        for (int line = 0; line < BLOCK * 4; line += 64) ask_for(from + AHEAD + line);
+        for (int line = 0; line < BLOCK * 4; line += 64) ask_ahead(from + AHEAD + line);
 #pragma GCC unroll 3
         for (int v = 0; v < VECTORS; v++) {
           const Floats scale = load_halves(scales + v * LANES * 2);
@@ -42,7 +42,7 @@ AXIL_INLINE void expand(const Weight& w, const uint8_t* block, int64_t first, in
       continue;
     }
     const uint8_t* scales = group + BLOCK * GROUP / 2;
-    for (int64_t line = 0; line < bytes; line += 64) ask_for(group + AHEAD + line);
+    for (int64_t line = 0; line < bytes; line += 64) ask_ahead(group + AHEAD + line);
 #pragma GCC unroll 3
     for (int v = 0; v < VECTORS; v++) {
       const Floats scale = load_halves(scales + v * LANES * 2);
@@ -126,14 +126,14 @@ AXIL_INLINE void widened_tile(const Weight& w, const uint8_t* block, const float
 #pragma GCC unroll 6
         for (int p = 0; p < P; p++) {
           quads[p] = load_ints(at(p, i * BLOCK));
-          ask_for(at(p, i * BLOCK) + ahead);
+          ask_ahead(at(p, i * BLOCK) + ahead);
         }
         add_quads<M, P>(quads, scale, least, x + (k + i) * M, acc);
       }
       continue;
     }
     for (int b = 0; b < BLOCKS; b++)
-      for (int64_t line = 0; line < group_size; line += 64) ask_for(block + b * block_size + ahead + line);
+      for (int64_t line = 0; line < group_size; line += 64) ask_ahead(block + b * block_size + ahead + line);
     const Ints low = all_ints(0x0f0f0f0f);
     for (int i = 0; i < GROUP / 2; i += 4) {
       Ints quads[P];

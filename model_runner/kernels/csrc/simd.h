@@ -28,8 +28,9 @@
 
 using Bf16 = uint16_t;
 
-// Ask memory for a line, into the first cache.
+// Ask memory for a line, into the first cache, or into the second.
 AXIL_INLINE void ask_for(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+AXIL_INLINE void ask_for_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 AXIL_INLINE float widened(Bf16 value) {
   uint32_t bits = static_cast<uint32_t>(value) << 16;
