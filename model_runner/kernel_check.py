@@ -21,7 +21,7 @@ from .attention.backend import AttentionSpec
 from .attention.cpu_backend import CpuAttention
 from .batch import build_batch
 from .kernels.library import Library
-from .kernels.linear import Activations, After, Format, Kind, LinearKernels
+from .kernels.linear import Activations, Format, Gate, Kind, LinearKernels
 from .kernels.logit_rules import LogitChanges, LogitKernels
 from .kernels.ops import KernelOps
 from .kernels.sampler import SamplerKernels
@@ -69,7 +69,7 @@ def _multiplies(library: Library, kind: Kind) -> bool:
 
 
 def _opens(library: Library) -> bool:
-    weight = LinearKernels(library).make(49, 32, Kind(format=Format.FLOAT32), gate=After.SILU)
+    weight = LinearKernels(library).make(49, 32, Kind(format=Format.FLOAT32), gate=Gate.SILU)
     gate, up, x = _random(49, 32, seed=1), _random(49, 32, seed=2), _random(13, 32, seed=3)
     weight.write(0, gate, half=0)
     weight.write(0, up, half=1)

@@ -232,7 +232,7 @@ def _num_bytes(linear: AnyLinear) -> int:
 
 def _num_weights(linear: AnyLinear) -> int:
     if isinstance(linear, PackedWeight):
-        return (1 + int(linear.gate is not None)) * linear.num_outputs * linear.num_columns
+        return (1 + int(linear.is_gated)) * linear.num_outputs * linear.num_columns
     return _weight(linear).numel()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.linear import GROUP_COLUMNS, Activations, After, Format, Gguf, Kind, LinearKernels, PackedWeight
+from .kernels.linear import GROUP_COLUMNS, Activations, Format, Gate, Gguf, Kind, LinearKernels, PackedWeight
 from .layers import Linear, make_linear
 from .ops import Activation
 from .source import Destination, TensorDestination
@@ -26,28 +26,31 @@ log = logging.getLogger(__name__)
 
 MadeLinear: TypeAlias = Linear | PackedWeight
 
-_GATES: Mapping[Activation, After] = {"silu": After.SILU, "gelu_tanh": After.GELU_TANH}
+_GATES: Mapping[Activation, Gate] = {"silu": Gate.SILU, "gelu_tanh": Gate.GELU_TANH}
 
 HEADS = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 """What turns ids into vectors and back loses most by 4 bits, so it gets 8."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """A layer to be made: the names of the tensors that it consists of, one above the other, and its size.
+
+    With a `gate` the first half of the outputs, opened by it, is what the second is multiplied with.
+    """
+
+    names: Sequence[str]
+    num_outputs: int
+    num_columns: int
+    has_bias: bool = field(default=False, kw_only=True)
+    gate: Activation | None = field(default=None, kw_only=True)
+
+
 class Linears(Protocol):
     """How a model's linear layers are made."""
 
-    def make(
-        self,
-        names: Sequence[str],
-        num_outputs: int,
-        num_columns: int,
-        *,
-        has_bias: bool,
-        gate: Activation | None = None,
-    ) -> MadeLinear:
-        """A layer still to be written; `names` are the tensors that it consists of, one above the other.
-
-        The first half of its outputs may be a gate of the second; the kernels' layers give what it lets through.
-        """
+    def make(self, wanted: LinearShape) -> MadeLinear:
+        """A layer still to be written. With a gate the kernels' give what it lets through, others all their outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +59,9 @@ class TorchLinears:
 
     dtype: torch.dtype
 
-    def make(
-        self,
-        names: Sequence[str],
-        num_outputs: int,
-        num_columns: int,
-        *,
-        has_bias: bool,
-        gate: Activation | None = None,
-    ) -> Linear:
+    def make(self, wanted: LinearShape) -> Linear:
         """The same for all."""
-        return make_linear(num_columns, num_outputs, has_bias=has_bias, dtype=self.dtype)
+        return make_linear(wanted.num_columns, wanted.num_outputs, has_bias=wanted.has_bias, dtype=self.dtype)
 
 
 class KernelLinears:
@@ -96,29 +91,17 @@ class KernelLinears:
         self.num_bytes = 0
         """Of all layers so far."""
 
-    def make(
-        self,
-        names: Sequence[str],
-        num_outputs: int,
-        num_columns: int,
-        *,
-        has_bias: bool,
-        gate: Activation | None = None,
-    ) -> PackedWeight:
+    def make(self, wanted: LinearShape) -> PackedWeight:
         """Held as the flags say; what can't be is logged."""
-        kind = self._kind(names)
-        obstacle = kind.obstacle(num_columns)
+        kind = self._kind(wanted.names)
+        obstacle = kind.obstacle(wanted.num_columns)
         if obstacle is not None:
             if self._quantize != "none":
-                log.warning("not quantised, so it stays in float32 tensor=%s reason=%r", names[0], obstacle)
+                log.warning("not quantised, so it stays in float32 tensor=%s reason=%r", wanted.names[0], obstacle)
             kind = Kind(format=Format.FLOAT32)
-        weight = self._kernels.make(
-            num_outputs if gate is None else num_outputs // 2,
-            num_columns,
-            kind,
-            has_bias=has_bias,
-            gate=None if gate is None else _GATES[gate],
-        )
+        gate = None if wanted.gate is None else _GATES[wanted.gate]
+        num_outputs = wanted.num_outputs // (1 if gate is None else 2)
+        weight = self._kernels.make(num_outputs, wanted.num_columns, kind, has_bias=wanted.has_bias, gate=gate)
         self.kinds.add(kind)
         self.num_bytes += weight.memory.nbytes
         return weight
@@ -130,8 +113,7 @@ class KernelLinears:
             if held is None:
                 return Kind(format=self._format)
             return Kind(format=held, group_columns=GROUP_COLUMNS, activations=self._unquantised)
-        is_int4 = held is Format.INT4 or (self._quantize == "int4" and HEADS.isdisjoint(names))
-        if is_int4:
+        if held is Format.INT4 or (self._quantize == "int4" and HEADS.isdisjoint(names)):
             return Kind(format=Format.INT4, group_columns=GROUP_COLUMNS, activations=Activations.BYTES)
         return Kind(format=Format.INT8, activations=Activations.BYTES)
 
@@ -196,8 +178,7 @@ def parts(linear: MadeLinear, num_rows: Sequence[int]) -> Iterator[tuple[Destina
             bias = None if linear.bias is None else TensorDestination(linear.bias[part])
             yield TensorDestination(linear.weight[part]), bias
         else:
-            is_gated = linear.gate is not None
-            row, half = (0, index) if is_gated else (first, None)
+            row, half = (0, index) if linear.is_gated else (first, None)
             weight = _Rows(weight=linear, first=row, half=half, shape=(count, linear.num_columns))
             bias_part = _BiasPart(weight=linear, first=row, half=half, shape=(count,))
             yield weight, bias_part if linear.has_bias else None

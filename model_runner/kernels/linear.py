@@ -52,13 +52,11 @@ class Gguf(enum.IntEnum):
         return Format.INT8 if self is Gguf.Q8_0 else Format.INT4
 
 
-class After(enum.IntEnum):
-    """What becomes of the sums; the values are the C code's."""
+class Gate(enum.IntEnum):
+    """What opens a layer's outputs; the values are the C code's."""
 
-    STORE = 0
-    ADD = 1
-    SILU = 2
-    GELU_TANH = 3
+    SILU = 1
+    GELU_TANH = 2
 
 
 class Activations(enum.IntEnum):
@@ -125,7 +123,7 @@ class _Weight(ctypes.Structure):
     _fields_ = (
         ("format", ctypes.c_int32),
         ("group", ctypes.c_int32),
-        ("is_gated", ctypes.c_int32),
+        ("gate", ctypes.c_int32),
         ("activations", ctypes.c_int32),
         ("has_bias", ctypes.c_int32),
         ("num_outputs", ctypes.c_int64),
@@ -146,9 +144,7 @@ class LinearKernels:
         self.write_bias = function("axil_write_bias", Pointer, Int, _FLAG, Int, Pointer)
         self.write_gguf = function("axil_write_gguf", Pointer, Int, _FLAG, Int, Pointer, _FLAG)
         self.read_rows = function("axil_read_rows", Pointer, Pointer, Int, Pointer, _FLAG)
-        self.apply: Callable[..., Any] = function(
-            "axil_linear", Pointer, Pointer, _FLAG, Int, Pointer, _FLAG, Int, _FLAG
-        )
+        self.apply: Callable[..., Any] = function("axil_linear", Pointer, Pointer, _FLAG, Int, Pointer)
         self._slab = torch.empty(0, dtype=torch.uint8)
 
     @property
@@ -159,7 +155,7 @@ class LinearKernels:
         return tuple(kind for kind in ALL_KINDS if kind.activations is not Activations.BFLOAT16)
 
     def make(
-        self, num_outputs: int, num_columns: int, kind: Kind, *, has_bias: bool = False, gate: After | None = None
+        self, num_outputs: int, num_columns: int, kind: Kind, *, has_bias: bool = False, gate: Gate | None = None
     ) -> PackedWeight:
         """A weight still to be written; with a `gate`, which opens them, `num_outputs` counts the outputs behind it."""
         assert kind.obstacle(num_columns) is None, "the caller has asked"
@@ -167,7 +163,7 @@ class LinearKernels:
         layout = _Weight(
             format=kind.format,
             group=kind.group_columns or num_columns,
-            is_gated=gate is not None,
+            gate=gate or 0,
             activations=kind.activations,
             has_bias=has_bias,
             num_outputs=num_outputs,
@@ -175,7 +171,7 @@ class LinearKernels:
         )
         memory = self._take(self._bytes(ctypes.addressof(layout)))
         layout.data = memory.data_ptr()
-        return PackedWeight(kernels=self, kind=kind, memory=memory, layout=layout, gate=gate)
+        return PackedWeight(kernels=self, kind=kind, memory=memory, layout=layout)
 
     def _take(self, num_bytes: int) -> Tensor:
         padded = -(-num_bytes // 64) * 64
@@ -193,8 +189,6 @@ class PackedWeight:
     kind: Kind
     memory: Tensor
     layout: _Weight
-    gate: After | None
-    """What opens the outputs; None: there is no gate."""
 
     @property
     def num_outputs(self) -> int:
@@ -205,6 +199,11 @@ class PackedWeight:
     def num_columns(self) -> int:
         """Numbers that a token consists of."""
         return int(self.layout.num_columns)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a gate of as many outputs, written as their first half, opens them."""
+        return bool(self.layout.gate)
 
     @property
     def has_bias(self) -> bool:
@@ -239,23 +238,9 @@ class PackedWeight:
 
     def __call__(self, x_TK: Tensor) -> Tensor:
         """[T, N] in float32, of tokens in float32 or bfloat16."""
-        out_TN = torch.empty(len(x_TK), self.num_outputs)
-        self._apply(x_TK, out_TN, After.STORE if self.gate is None else self.gate)
+        x, out_TN = x_TK.contiguous(), torch.empty(len(x_TK), self.num_outputs)
+        self.kernels.apply(self._address, x.data_ptr(), x.dtype == torch.bfloat16, len(x), out_TN.data_ptr())
         return out_TN
-
-    def _apply(self, x_TK: Tensor, out_TN: Tensor, after: After) -> None:
-        x = x_TK.contiguous()
-        is_bfloat16 = [tensor.dtype == torch.bfloat16 for tensor in (x, out_TN)]
-        self.kernels.apply(
-            self._address,
-            x.data_ptr(),
-            is_bfloat16[0],
-            len(x),
-            out_TN.data_ptr(),
-            is_bfloat16[1],
-            self.num_outputs,
-            after,
-        )
 
     @property
     def _address(self) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from model_runner.layers import Angles, AnyLinear, RMSNorm
-from model_runner.ops import Activation, Heads
+from model_runner.ops import Heads
 
 from .library import Int, Library, Pointer
 from .linear import PackedWeight
@@ -50,7 +50,6 @@ class Work(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, Int) for name in ("num_layers", "hidden", "inner", "num_heads", "num_kv_heads", "head_dim")),
-        ("is_gelu", ctypes.c_int32),
         ("is_kv_bf16", ctypes.c_int32),
     )
 
@@ -88,7 +87,6 @@ class Stack:
         layers: Sequence[StackLayer],
         pools: Sequence[Tensor],
         windows: Sequence[int | None],
-        activation: Activation,
     ) -> None:
         first = layers[0]
         down = first.linears[3]
@@ -99,7 +97,6 @@ class Stack:
             first.heads.num_heads,
             first.heads.num_kv_heads,
             first.heads.head_dim,
-            activation != "silu",
             _is_bfloat16(pools[0]),
         )
         self._layers = (_Layer * len(layers))(

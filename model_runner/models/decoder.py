@@ -18,7 +18,7 @@ from torch import Tensor
 from model_runner.attention.backend import AttentionBackend
 from model_runner.kernels.linear import PackedWeight
 from model_runner.layers import AnyLinear, Linear, RMSNorm, Rotary, make_norm, make_rotary, packed
-from model_runner.linears import Linears, TorchLinears, parts
+from model_runner.linears import Linears, LinearShape, TorchLinears, parts
 from model_runner.model_config import ModelConfig
 from model_runner.ops import Activation, Heads, Ops, TorchOps
 from model_runner.ranks import Alone, Ranks
@@ -126,14 +126,14 @@ class Decoder:
 
     def _gated(self, gate_up: AnyLinear, x_TD: Tensor) -> Tensor:
         gate_up_TX = gate_up(x_TD)
-        if isinstance(gate_up, PackedWeight) and gate_up.gate is not None:
+        if isinstance(gate_up, PackedWeight) and gate_up.is_gated:
             return gate_up_TX
         return self.ops.gated(gate_up_TX, self.shape.activation)
 
     def _whole(self, backend: AttentionBackend[Any]) -> WholeLayers | None:
         """All layers in one call, where ops and attention have that."""
         if self.whole is None or self.whole[0] is not backend:
-            self.whole = (backend, whole_layers(self.layers, self.config, self.shape.activation, self.ops, backend))
+            self.whole = (backend, whole_layers(self.layers, self.config, self.ops, backend))
         return self.whole[1]
 
     def _embedded(self, token_ids_T: Tensor) -> Tensor:
@@ -219,11 +219,11 @@ def make_decoder(
     embedding: Tensor | None = None
     if config.is_embedding_tied:
         name = "model.embed_tokens.weight"
-        head = made = linears.make([name], num_ids, config.hidden_size, has_bias=False)
+        head = made = linears.make(LinearShape([name], num_ids, config.hidden_size))
         embedding = made.weight if isinstance(made, Linear) else None
     else:
         embedding = torch.empty(num_ids, config.hidden_size, dtype=dtype)
-        head = linears.make(["lm_head.weight"], num_ids, config.hidden_size, has_bias=False)
+        head = linears.make(LinearShape(["lm_head.weight"], num_ids, config.hidden_size))
     rotary = make_rotary(config.head_dim, config.rope_theta, config.rope_scaling, dtype)
     return Decoder(
         config=config,
@@ -263,7 +263,7 @@ def _make_layer(index: int, share: Share, shape: DecoderShape, dtype: torch.dtyp
     ) -> AnyLinear:
         tensors = [f"model.layers.{index}.{name}.weight" for name in names]
         has_place = share.holds(f"{names[0]}.bias")
-        return linears.make(tensors, num_outputs, num_columns, has_bias=has_bias and has_place, gate=gate)
+        return linears.make(LinearShape(tensors, num_outputs, num_columns, has_bias=has_bias and has_place, gate=gate))
 
     return Layer(
         input_norm=norm(hidden),

@@ -15,7 +15,7 @@ from model_runner.kernels.ops import KernelOps
 from model_runner.kernels.stack import Stack, StackLayer, kernel_linears
 from model_runner.layers import Angles
 from model_runner.model_config import ModelConfig
-from model_runner.ops import Activation, Ops
+from model_runner.ops import Ops
 
 from .layer import Layer
 
@@ -26,7 +26,6 @@ WholeLayers: TypeAlias = Callable[[Tensor, tuple[Angles, Angles], Any], Tensor]
 def whole_layers(
     layers: Sequence[Layer],
     config: ModelConfig,
-    activation: Activation,
     ops: Ops,
     backend: AttentionBackend[Any],
 ) -> WholeLayers | None:
@@ -49,7 +48,7 @@ def whole_layers(
                 window=window,
             )
         )
-    stack = Stack(ops.library, own, backend.layers, backend.windows, activation)
+    stack = Stack(ops.library, own, backend.layers, backend.windows)
 
     def run(hidden_TD: Tensor, angles: tuple[Angles, Angles], handle: CpuStep) -> Tensor:
         return stack.run(hidden_TD, angles, handle.step, handle.whole_work())

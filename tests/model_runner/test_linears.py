@@ -13,7 +13,7 @@ from model_runner.kernels.cpu import Isa
 from model_runner.kernels.library import Library
 from model_runner.kernels.linear import Format, LinearKernels, PackedWeight
 from model_runner.kernels.ops import KernelOps
-from model_runner.linears import KernelLinears, parts
+from model_runner.linears import KernelLinears, LinearShape, parts
 from model_runner.model_config import parse_model_config
 from model_runner.models.decoder import Decoder
 from model_runner.models.registry import make_model, shape_of
@@ -53,12 +53,12 @@ def _linears(
 def test_weights_are_held_as_the_flag_and_the_file_say(
     library: Library, quantize: str, names: list[str], stored: dict[str, str], expected: str
 ) -> None:
-    weight = _linears(library, quantize, stored).make(names, 8, 64, has_bias=False)
+    weight = _linears(library, quantize, stored).make(LinearShape(names, 8, 64))
     assert weight.kind.name == expected
 
 
 def test_more_columns_than_32_bits_hold_the_sum_of_are_not_held_in_8_bits(library: Library) -> None:
-    made = _linears(library, "int8").make([DOWN], 1, 1 << 18, has_bias=False)
+    made = _linears(library, "int8").make(LinearShape([DOWN], 1, 1 << 18))
     assert made.kind.name == "float32"
     made.write(0, torch.full((1, 1 << 18), 1.0))
     assert float(made(torch.full((1, 1 << 18), 1.0))) == 1 << 18
@@ -71,16 +71,16 @@ def test_in_bfloat16_blocks_are_kept_and_tokens_are_rounded_to_it_where_the_cpu_
     library = Library(isa, library.handle)
     for stored, expected in (("Q4_1", "int4/32" + suffix), ("Q8_0", "int8/32" + suffix), ("Q6_K", "bfloat16")):
         linears = _linears(library, "none", {DOWN: stored}, torch.bfloat16)
-        assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == expected
+        assert linears.make(LinearShape([DOWN], 8, 64)).kind.name == expected
     linears = _linears(library, "int8", {DOWN: "Q8_0"}, torch.bfloat16)
-    assert linears.make([DOWN], 8, 64, has_bias=False).kind.name == "int8-a8"
+    assert linears.make(LinearShape([DOWN], 8, 64)).kind.name == "int8-a8"
 
 
 def test_what_cannot_be_quantised_stays_in_float32_and_is_named(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        weight = _linears(library, "int8").make([DOWN], 8, 40, has_bias=False)
+        weight = _linears(library, "int8").make(LinearShape([DOWN], 8, 40))
     assert weight.kind.format is Format.FLOAT32
     assert DOWN in caplog.text and "40 inputs are no multiple of 32" in caplog.text
 
@@ -90,7 +90,7 @@ def test_blocks_of_a_gguf_file_are_held_exactly(library: Library, kind: str) -> 
     values = np.random.default_rng(0).standard_normal((37, 96)).astype(np.float32)
     quantised = gguf.quantize(values, getattr(gguf.GGMLQuantizationType, kind))
     expected = torch.from_numpy(gguf.dequantize(quantised, getattr(gguf.GGMLQuantizationType, kind)))
-    weight = _linears(library, "none", {"a": kind, "b": kind}).make(["a", "b"], 37, 96, has_bias=False)
+    weight = _linears(library, "none", {"a": kind, "b": kind}).make(LinearShape(["a", "b"], 37, 96))
     first, second = (part for part, _ in parts(weight, [20, 17]))
     assert kind in first.gguf_types
     first.write_gguf(0, quantised[:11], kind)

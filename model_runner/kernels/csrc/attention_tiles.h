@@ -14,7 +14,6 @@ constexpr int ROWS = 6;  // queries at a time
 // Vectors of sums that each of so many queries has at a time: as many as leave registers for the operands.
 constexpr int vectors_for(int rows) { return REGISTERS == 32 || rows <= 3 ? 4 : 2; }
 
-// What is needed one group later is asked of memory while this one is computed, into the second cache: pages lie anywhere.
 constexpr int LINE_WORDS = 16;
 
 // sums[r][v] += weights[v] * the R queries at `x`, `stride` apart. Of operands the fewer stay in registers, and the others
@@ -55,8 +54,8 @@ AXIL_INLINE void add_word(Floats (&sums)[R][V], const uint32_t* const (&words)[V
   }
 }
 
-// With ASKS it is asked for the blocks at the same places of `later`. Not inlined, as the next one, so that registers are
-// given out for this loop alone.
+// With ASKS it is asked for the blocks at the same places of `later`, which are needed one group later: pages lie anywhere, so
+// no CPU looks far ahead by itself. Not inlined, as the next one, so that registers are given out for this loop alone.
 template <class Stored, int R, int V, bool ASKS>
 __attribute__((noinline)) void score_block_rows(const typename KvLayout<Stored>::Query* q, int64_t dim,
                                                 const uint32_t* const* blocks, const uint32_t* const* later,

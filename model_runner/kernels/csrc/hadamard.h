@@ -22,14 +22,14 @@ AXIL_INLINE Floats butterfly(Floats v) {
   return fma(v, load(SIGNS.of), crossed<N>(v));
 }
 
-// The matrix of 1 and -1 times COUNT columns from `x`, times `factor`. The matrix times itself is COUNT times the identity.
+// The matrix of 1 and -1 times COUNT columns from `x`. The matrix times itself is COUNT times the identity.
 template <int COUNT, class From>
-AXIL_INLINE void rotate_some(const From* x, float factor, float* out) {
+AXIL_INLINE void rotate_some(const From* x, float* out) {
   constexpr int N = COUNT / LANES;
   Floats v[N];
 #pragma GCC unroll 8
   for (int i = 0; i < N; i++) {
-    v[i] = butterfly<2>(butterfly<1>(mul(load(x + i * LANES), all(factor))));
+    v[i] = butterfly<2>(butterfly<1>(load(x + i * LANES)));
     v[i] = butterfly<4>(v[i]);
     if constexpr (LANES == 16) v[i] = butterfly<8>(v[i]);
   }
@@ -48,9 +48,9 @@ AXIL_INLINE void rotate_some(const From* x, float factor, float* out) {
 
 // All columns of a row; `out` may be `x`.
 template <class From>
-AXIL_INLINE void rotate_columns(const From* x, int64_t num_columns, float factor, float* out) {
+AXIL_INLINE void rotate_columns(const From* x, int64_t num_columns, float* out) {
   if (rotated_together(num_columns) == 64)
-    for (int64_t k = 0; k < num_columns; k += 64) rotate_some<64>(x + k, factor, out + k);
+    for (int64_t k = 0; k < num_columns; k += 64) rotate_some<64>(x + k, out + k);
   else
-    for (int64_t k = 0; k < num_columns; k += 32) rotate_some<32>(x + k, factor, out + k);
+    for (int64_t k = 0; k < num_columns; k += 32) rotate_some<32>(x + k, out + k);
 }

@@ -1,4 +1,4 @@
-// Packed linear layers: y = x W^T (+ bias), then stored, added to a residual, or opened by a gate.
+// Packed linear layers: y = x W^T (+ bias), stored or opened by a gate.
 //
 // One way of summing for every number of tokens: a token's outputs have the same bits alone and in any batch.
 
@@ -12,18 +12,13 @@
 
 namespace {
 
-enum After : int32_t { STORE = 0, ADD = 1, SILU = 2, GELU_TANH = 3 };
-
 struct Call {
   const Weight& w;
   const float* floats;  // tokens as the tiles take them: one of the four
   const Act* acts;
   ByteTokens bytes;
   PairTokens pairs;
-  int32_t after;
-  void* out;
-  int32_t is_out_bf16;
-  int64_t out_stride;
+  float* out;
 };
 
 struct Scratch {
@@ -126,60 +121,54 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
   }
 }
 
-AXIL_INLINE Floats activated(int32_t after, Floats gate) {
-  if (after == SILU) return mul(gate, sigmoid(gate));
+AXIL_INLINE Floats activated(int32_t kind, Floats gate) {
+  if (kind == SILU) return mul(gate, sigmoid(gate));
   // gelu by the tanh, which is 2 sigmoid(2 y) - 1
   const Floats y = mul(all(0.7978845608f), fma(mul(all(0.044715f), gate), mul(gate, gate), gate));
   return mul(gate, sigmoid(add(y, y)));
 }
 
-template <class Element>
 void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const float* sums) {
   const int64_t n = block * BLOCK, left = c.w.num_outputs - n;
   const int64_t width = left < BLOCK ? left : BLOCK;
   const float* bias = bias_of(c.w);
-  alignas(64) Element edge[BLOCK];
+  alignas(64) float edge[BLOCK];
   for (int64_t m = 0; m < count; m++) {
-    Element* const row = static_cast<Element*>(c.out) + (first + m) * c.out_stride + n;
-    Element* const to = width == BLOCK ? row : edge;
-    if (to == edge && c.after == ADD) memcpy(edge, row, width * sizeof(Element));
+    float* const row = c.out + (first + m) * c.w.num_outputs + n;
+    float* const to = width == BLOCK ? row : edge;
     for (int v = 0; v < BLOCK; v += LANES) {
       Floats y = load(sums + m * BLOCK + v);
-      if (c.w.is_gated) {
+      if (c.w.gate) {
         Floats opened = load(sums + (STRIP + m) * BLOCK + v);
         if (bias) {
           y = add(y, load(bias + 2 * n + v));
           opened = add(opened, load(bias + 2 * n + BLOCK + v));
         }
-        y = mul(activated(c.after, y), opened);
-      } else {
-        if (bias) y = add(y, load(bias + n + v));
-        if (c.after == ADD) y = add(load(to + v), y);
+        y = mul(activated(c.w.gate, y), opened);
+      } else if (bias) {
+        y = add(y, load(bias + n + v));
       }
       store(to + v, y);
     }
-    if (to == edge) memcpy(row, edge, width * sizeof(Element));
+    if (to == edge) memcpy(row, edge, width * sizeof(float));
   }
 }
 
 // Compute as many blocks of [block, end) as are best taken together; gives how many these were.
 int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int64_t count, Scratch& scratch) {
   const int64_t bytes = block_bytes(c.w);
-  const uint8_t* data = c.w.data + (c.w.is_gated ? 2 * block : block) * bytes;
+  const uint8_t* data = c.w.data + (c.w.gate ? 2 * block : block) * bytes;
   const bool is_widened = c.w.format >= INT8 && c.w.activations == AS_THEY_ARE;
-  const bool is_pair = is_widened && count == 1 && (c.w.is_gated || block + 1 < end);
+  const bool is_pair = is_widened && count == 1 && (c.w.gate || block + 1 < end);
   if (is_pair) {
     widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], STRIP * BLOCK);
   } else {
-    const uint8_t* const next = data + (c.w.is_gated ? 2 * bytes : bytes);
-    sum_block(c, data, c.w.is_gated ? data + bytes : next, first, count, scratch, scratch.sums[0]);
-    if (c.w.is_gated) sum_block(c, data + bytes, next, first, count, scratch, scratch.sums[1]);
+    const uint8_t* const next = data + (c.w.gate ? 2 * bytes : bytes);
+    sum_block(c, data, c.w.gate ? data + bytes : next, first, count, scratch, scratch.sums[0]);
+    if (c.w.gate) sum_block(c, data + bytes, next, first, count, scratch, scratch.sums[1]);
   }
-  const int64_t done = is_pair && !c.w.is_gated ? 2 : 1;
-  for (int64_t i = 0; i < done; i++) {
-    if (c.is_out_bf16) write_out<Bf16>(c, block + i, first, count, scratch.sums[i]);
-    else write_out<float>(c, block + i, first, count, scratch.sums[i]);
-  }
+  const int64_t done = is_pair && !c.w.gate ? 2 : 1;
+  for (int64_t i = 0; i < done; i++) write_out(c, block + i, first, count, scratch.sums[i]);
   return done;
 }
 
@@ -201,20 +190,19 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
 
 }  // namespace
 
-// out[t] (+)= x[t] W^T for every token t. `x` is float32 or bf16 [num_tokens][num_columns]; rows of `out`, float32 or
-// bf16, lie `out_stride` elements apart. `after`: 0 stores, 1 adds to what is there, 2 and 3 open by silu and gelu.
-AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16, int64_t num_tokens, void* out,
-                          int32_t is_out_bf16, int64_t out_stride, int32_t after) {
+// out[t] = x[t] W^T for every token t, or what the gate lets through. `x` is float32 or bf16 [num_tokens][num_columns], `out`
+// [num_tokens][num_outputs].
+AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16, int64_t num_tokens, float* out) {
   const Weight& w = *weight;
   static Tokens tokens;  // kept between calls, which come one at a time
-  Call c{w, nullptr, nullptr, {}, {}, after, out, is_out_bf16, out_stride};
+  Call c{w, nullptr, nullptr, {}, {}, out};
   if (is_x_bf16) arrange(static_cast<const Bf16*>(x), num_tokens, tokens, c);
   else arrange(static_cast<const float*>(x), num_tokens, tokens, c);
   // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up. Threads take
   // them in turns, so pieces are numbered in turns too, through as many stretches of the weights: as long as nobody is late
   // each thread reads one stretch from its beginning to its end.
   const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + STRIP - 1) / STRIP;
-  const int64_t each = block_bytes(w) * (w.is_gated ? 2 : 1), stretches = num_threads();
+  const int64_t each = block_bytes(w) * (w.gate ? 2 : 1), stretches = num_threads();
   int64_t together = (128 << 10) / each;
   together = smaller(together, blocks / (4 * stretches));
   together = together < 1 ? 1 : together;

@@ -16,7 +16,7 @@ constexpr int GROUP = 32;  // columns that share a scale in 4 bits, and in GGUF'
 //   FLOAT32   float [K][n]
 //   BFLOAT16  bf16 [K / 2][n][2]; K is even
 //   INT8      g x { byte [group / 4][n][4]: q + 128; half [n]: scale }             weight = scale * q
-//             rotated: byte [K / 4][n][4]: q + 128; float [n]: scale               rotated weight = scale * q
+//             rotated: byte [K / 4][n][4]: q + 128; float [n]: scale               weight = scale * q, rotated
 //   INT4      g x { byte [4][n][4]: low nibbles columns 0-15, high 16-31; half [n]: scale; half [n]: least }
 //             (group is GROUP)                                                     weight = scale * q + least
 // In front of PAIRS_OF_BF16 a byte of 8 bits is the number's two's complement, with the seven lower bits turned over where it
@@ -28,12 +28,15 @@ enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 // GROUP, where the CPU multiplies that.
 enum Activations : int32_t { AS_THEY_ARE = 0, BYTES = 1, PAIRS_OF_BF16 = 2 };
 
-// Mirrored in linear.py. Where `is_gated`, even blocks are of the gate and odd ones of what it opens, and `num_outputs`
-// counts the pairs.
+// What opens a layer's outputs.
+enum Gate : int32_t { NO_GATE = 0, SILU = 1, GELU_TANH = 2 };
+
+// Mirrored in linear.py. Where there is a gate, even blocks are of it and odd ones of what it opens, and `num_outputs` counts
+// the pairs.
 struct Weight {
   int32_t format;
   int32_t group;
-  int32_t is_gated;
+  int32_t gate;
   int32_t activations;
   int32_t has_bias;
   int64_t num_outputs;
@@ -42,8 +45,8 @@ struct Weight {
 };
 
 inline int64_t blocks_of(int64_t num_outputs) { return (num_outputs + BLOCK - 1) / BLOCK; }
-inline int64_t num_blocks(const Weight& w) { return blocks_of(w.num_outputs) * (w.is_gated ? 2 : 1); }
-// Columns are rotated before 8 bits are multiplied with bytes (`hadamard.h`), the weights' divided by how many together.
+inline int64_t num_blocks(const Weight& w) { return blocks_of(w.num_outputs) * (w.gate ? 2 : 1); }
+// Columns are rotated before 8 bits are multiplied with bytes (`hadamard.h`); the scale makes up for both rotations.
 inline bool is_rotated(const Weight& w) { return w.format == INT8 && w.activations == BYTES; }
 inline int64_t group_bytes(const Weight& w) {
   return w.format == INT4 ? BLOCK * (GROUP / 2 + 4) : BLOCK * (static_cast<int64_t>(w.group) + (is_rotated(w) ? 4 : 2));

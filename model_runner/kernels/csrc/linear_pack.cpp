@@ -50,16 +50,23 @@ int clamped(float x, int lowest, int highest) {
   return q < lowest ? lowest : q > highest ? highest : q;
 }
 
+// Round some of an output's columns to bytes, in steps that `stored` makes of the best one and gives.
+template <class Stored>
+void round_to_bytes(const Weight& w, uint8_t* group, int lane, const float* values, int64_t count, const Stored& stored) {
+  float most = 0;
+  for (int64_t k = 0; k < count; k++) most = fmaxf(most, fabsf(values[k]));
+  const float step = stored(most / 127), inverse = step > 0 ? 1 / step : 0;
+  for (int64_t k = 0; k < count; k++) put_byte(w, group, lane, k, clamped(values[k] * inverse, -127, 127));
+}
+
 void write_bytes(const Weight& w, Place place, const float* row) {
   for (int64_t first = 0; first < w.num_columns; first += w.group) {
     uint8_t* group = place.block + first / w.group * group_bytes(w);
-    float most = 0;
-    for (int64_t k = 0; k < w.group; k++) most = fmaxf(most, fabsf(row[first + k]));
-    const uint16_t half = to_half(most / 127);
-    const float scale = from_half(half), inverse = scale > 0 ? 1 / scale : 0;
-    scales_of(w, group)[place.lane] = half;
-    for (int64_t k = 0; k < w.group; k++)
-      put_byte(w, group, place.lane, k, clamped(row[first + k] * inverse, -127, 127));
+    round_to_bytes(w, group, place.lane, row + first, w.group, [&](float step) {
+      uint16_t& half = scales_of(w, group)[place.lane];
+      half = to_half(step);
+      return from_half(half);
+    });
   }
 }
 
@@ -70,13 +77,11 @@ float& rotated_scale(const Weight& w, Place place) {
 
 void write_rotated(const Weight& w, Place place, const float* row) {
   std::vector<float> rotated(static_cast<size_t>(w.num_columns));
-  rotate_columns(row, w.num_columns, 1.0f / static_cast<float>(rotated_together(w.num_columns)), rotated.data());
-  float most = 0;
-  for (const float x : rotated) most = fmaxf(most, fabsf(x));
-  const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
-  rotated_scale(w, place) = scale;
-  for (int64_t k = 0; k < w.num_columns; k++)
-    put_byte(w, place.block, place.lane, k, clamped(rotated[static_cast<size_t>(k)] * inverse, -127, 127));
+  rotate_columns(row, w.num_columns, rotated.data());
+  round_to_bytes(w, place.block, place.lane, rotated.data(), w.num_columns, [&](float step) {
+    rotated_scale(w, place) = step / static_cast<float>(rotated_together(w.num_columns));
+    return step;
+  });
 }
 
 template <class Element>
@@ -85,7 +90,7 @@ void read_rotated(const Weight& w, Place place, Element* row) {
   const float scale = rotated_scale(w, place);
   for (int64_t k = 0; k < w.num_columns; k++)
     values[static_cast<size_t>(k)] = scale * static_cast<float>(of_byte(w, place.block[byte_at(w, place.lane, k)]));
-  rotate_columns(values.data(), w.num_columns, 1, values.data());
+  rotate_columns(values.data(), w.num_columns, values.data());
   for (int64_t k = 0; k < w.num_columns; k++) put(row + k, values[static_cast<size_t>(k)]);
 }
 

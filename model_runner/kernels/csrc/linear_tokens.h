@@ -132,7 +132,7 @@ ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Byte
       if (is_rotated(w)) {
         static thread_local std::vector<float> rotated;
         rotated.resize(static_cast<size_t>(w.num_columns));
-        rotate_columns(from, w.num_columns, 1, rotated.data());
+        rotate_columns(from, w.num_columns, rotated.data());
         round_group<SIZE>(group, rotated.data(), tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
         continue;
       }

@@ -6,7 +6,7 @@
 
 #include "api.h"
 
-struct Weight;  // of linear.h; here only passed on, as the next three
+struct Weight;  // here only passed on, as the next three
 struct Step;
 struct Item;
 struct Tile;
@@ -14,7 +14,7 @@ struct Tile;
 AXIL_API void axil_add_norm(float*, const float*, const void*, int32_t, float, float*, int64_t, int64_t);
 AXIL_API void axil_rotate_heads(float*, const float*, const float*, const void*, const void*, int32_t, float, int64_t,
                                 int64_t, int64_t, int64_t);
-AXIL_API void axil_linear(const Weight*, const void*, int32_t, int64_t, void*, int32_t, int64_t, int32_t);
+AXIL_API void axil_linear(const Weight*, const void*, int32_t, int64_t, float*);
 AXIL_API void axil_attention_forward(const Step*, void*, int32_t, int64_t, const Item*, int64_t, const Tile*, int64_t,
                                      const float*, int64_t, const float*, int64_t, const float*, int64_t, float*,
                                      float*);
@@ -46,14 +46,12 @@ struct Work {  // of one window
 
 struct Shape {
   int64_t num_layers, hidden, inner, num_heads, num_kv_heads, head_dim;
-  int32_t is_gelu, is_kv_bf16;
+  int32_t is_kv_bf16;
 };
 
 struct Angles {
   const float *cosines, *sines;
 };
-
-enum After : int32_t { STORE = 0, SILU = 2, GELU_TANH = 3 };
 
 }  // namespace
 
@@ -73,24 +71,22 @@ AXIL_API void axil_run_layers(const Shape* shape, const Layer* layers, const Ste
   const auto norm = [&](float* rows, const float* added, const Norm& n, float* to) {
     axil_add_norm(rows, added, n.weight, n.is_bf16, n.eps, to, tokens, s.hidden);
   };
-  const auto linear = [&](const Weight* weight, const float* rows, float* to, int64_t columns, After after = STORE) {
-    axil_linear(weight, rows, 0, tokens, to, 0, columns, after);
-  };
+  const auto linear = [&](const Weight* weight, const float* rows, float* to) { axil_linear(weight, rows, 0, tokens, to); };
   const float* added = nullptr;  // of the layer before, still to be added
   for (const Layer* layer = layers; layer < layers + s.num_layers; layer++) {
     norm(hidden, added, layer->input, x);
-    linear(layer->qkv, x, q, width);
+    linear(layer->qkv, x, q);
     const Angles& turn = angles[layer->is_local];
     axil_rotate_heads(q, turn.cosines, turn.sines, layer->query.weight, layer->key.weight, layer->query.is_bf16,
                       layer->query.eps, tokens, s.num_heads, s.num_kv_heads, s.head_dim);
     const Work& w = work[layer->work];
     axil_attention_forward(step, layer->pool, s.is_kv_bf16, layer->window, w.items, w.num_items, w.tiles, w.num_tiles,
                            q, width, q + heads, width, q + heads + kv_heads, width, w.partials, out);
-    linear(layer->output, out, y, s.hidden);
+    linear(layer->output, out, y);
     if (layer->attention_output.weight) norm(y, nullptr, layer->attention_output, y);
     norm(hidden, y, layer->mlp, x);
-    linear(layer->gate_up, x, u, s.inner, s.is_gelu ? GELU_TANH : SILU);
-    linear(layer->down, u, y, s.hidden);
+    linear(layer->gate_up, x, u);
+    linear(layer->down, u, y);
     if (layer->mlp_output.weight) norm(y, nullptr, layer->mlp_output, y);
     added = y;
   }

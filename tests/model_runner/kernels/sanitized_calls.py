@@ -24,7 +24,7 @@ class Step(ctypes.Structure):
 
 
 class Weight(ctypes.Structure):
-    _fields_ = tuple((name, c_int32) for name in ("format", "group", "is_gated", "activations", "has_bias"))
+    _fields_ = tuple((name, c_int32) for name in ("format", "group", "gate", "activations", "has_bias"))
     _fields_ = (*_fields_, ("num_outputs", c_int64), ("num_columns", c_int64), ("data", c_void_p))
 
 
@@ -107,9 +107,7 @@ def multiply(tokens: int, outputs: int, columns: int, format_number: int, activa
     weight.data = data.ctypes.data
     rows, x, out = normal(outputs, columns), normal(tokens, columns), np.empty((tokens, outputs), np.float32)
     library.axil_write_rows(ctypes.byref(weight), c_int64(0), c_int32(-1), c_int64(outputs), at(rows))
-    library.axil_linear(
-        ctypes.byref(weight), at(x), c_int32(0), c_int64(tokens), at(out), c_int32(0), c_int64(outputs), c_int32(0)
-    )
+    library.axil_linear(ctypes.byref(weight), at(x), c_int32(0), c_int64(tokens), at(out))
     error = np.abs(out - x @ rows.T).max() / np.sqrt(columns)
     assert error < (1.0 if is_small else 0.05), (format_number, activations, error)
 
@@ -118,19 +116,18 @@ def gate(tokens: int, outputs: int, gguf: int) -> None:
     """A gated layer with a bias from a GGUF file's blocks, and the rows of one that isn't gated."""
     columns, block_bytes = 64, {2: 18, 3: 20, 8: 34}[gguf]
     blocks = random.integers(0, 60, (outputs, columns // 32 * block_bytes), np.uint8)
-    for is_gated in (True, False):
-        weight = Weight(2 if gguf == 8 else 3, 32, is_gated, 0, 1, outputs, columns, None)
+    for kind in (1, 2, 0):
+        weight = Weight(2 if gguf == 8 else 3, 32, kind, 0, 1, outputs, columns, None)
         size = library.axil_weight_bytes(ctypes.byref(weight))
         data = np.zeros(size + 64, np.uint8)
         data = data[-data.ctypes.data % 64 :][:size]
         weight.data = data.ctypes.data
-        for half in (0, 1) if is_gated else (-1,):
+        for half in (0, 1) if kind else (-1,):
             rows = (c_int64(0), c_int32(half), c_int64(outputs))
             library.axil_write_gguf(ctypes.byref(weight), *rows, at(blocks), c_int32(gguf))
             library.axil_write_bias(ctypes.byref(weight), *rows, at(normal(outputs)))
         out = np.empty((tokens, outputs), np.float32)
-        call = (at(normal(tokens, columns)), c_int32(0), c_int64(tokens), at(out), c_int32(0), c_int64(outputs))
-        library.axil_linear(ctypes.byref(weight), *call, c_int32(2 + tokens % 2 if is_gated else 1))
+        library.axil_linear(ctypes.byref(weight), at(normal(tokens, columns)), c_int32(0), c_int64(tokens), at(out))
     ids, looked_up = np.array([outputs - 1, 0]), np.empty((2, columns), np.float32)
     library.axil_read_rows(ctypes.byref(weight), at(ids), c_int64(2), at(looked_up), c_int32(0))
 

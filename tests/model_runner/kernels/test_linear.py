@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model_runner.kernels.library import Library
-from model_runner.kernels.linear import ALL_KINDS, Activations, After, Format, Kind, LinearKernels, PackedWeight
+from model_runner.kernels.linear import ALL_KINDS, Activations, Format, Gate, Kind, LinearKernels, PackedWeight
 
 FLOAT32, BFLOAT16 = Kind(format=Format.FLOAT32), Kind(format=Format.BFLOAT16)
-ACTIVATIONS = {After.SILU: F.silu, After.GELU_TANH: functools.partial(F.gelu, approximate="tanh")}
+ACTIVATIONS = {Gate.SILU: F.silu, Gate.GELU_TANH: functools.partial(F.gelu, approximate="tanh")}
 KINDS = {kind.name: kind for kind in ALL_KINDS}
 SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
 NUM_TOKENS = [1, 2, 3, 4, 5, 6, 7, 13, 97, 195]
@@ -89,29 +89,29 @@ def test_products_are_those_of_the_stored_weights_and_the_same_alone_and_in_a_ba
         assert torch.equal(weight(all_x[:num_tokens]), alone[:num_tokens]), num_tokens
 
 
-@pytest.mark.parametrize(("num_outputs", "after"), [(1, After.SILU), (49, After.SILU), (49, After.GELU_TANH)])
+@pytest.mark.parametrize(("num_outputs", "opening"), [(1, Gate.SILU), (49, Gate.SILU), (49, Gate.GELU_TANH)])
 def test_a_gate_opens_what_stands_beside_it_the_same_alone_and_in_a_batch(
-    kernels: LinearKernels, kind: Kind, num_outputs: int, after: After
+    kernels: LinearKernels, kind: Kind, num_outputs: int, opening: Gate
 ) -> None:
-    weight = kernels.make(num_outputs, 64, kind, gate=after)
+    weight = kernels.make(num_outputs, 64, kind, gate=opening)
     plain = [kernels.make(num_outputs, 64, kind) for _ in range(2)]
     for half, one in enumerate(plain):
         weight.write(0, _random(num_outputs, 64, seed=half), half=half)
         one.write(0, _random(num_outputs, 64, seed=half))
     x = _random(7, 64, seed=3)
     gate, up = (one(x) for one in plain)
-    assert torch.allclose(weight(x), ACTIVATIONS[after](gate) * up, atol=1e-4, rtol=1e-5)
+    assert torch.allclose(weight(x), ACTIVATIONS[opening](gate) * up, atol=1e-4, rtol=1e-5)
     for num_tokens in (1, 2, 3, 4):
         assert torch.equal(weight(x[:num_tokens]), weight(x)[:num_tokens]), num_tokens
 
 
-@pytest.mark.parametrize("after", [After.SILU, After.GELU_TANH])
-def test_gates_are_what_torch_gives_from_the_smallest_to_the_largest(kernels: LinearKernels, after: After) -> None:
-    weight = kernels.make(50, 2, FLOAT32, gate=after)
+@pytest.mark.parametrize("opening", [Gate.SILU, Gate.GELU_TANH])
+def test_gates_are_what_torch_gives_from_the_smallest_to_the_largest(kernels: LinearKernels, opening: Gate) -> None:
+    weight = kernels.make(50, 2, FLOAT32, gate=opening)
     gates, ups = _random(50) * torch.logspace(-3, 3, 50), _random(50, seed=1)
     weight.write(0, torch.stack([gates, torch.zeros(50)], 1), half=0)
     weight.write(0, torch.stack([ups, torch.zeros(50)], 1), half=1)
-    expected = ACTIVATIONS[after](gates) * ups
+    expected = ACTIVATIONS[opening](gates) * ups
     assert torch.allclose(weight(torch.tensor([[1.0, 0.0]])), expected, atol=1e-6, rtol=3e-5)
     assert weight(torch.tensor([[float("nan"), 0.0]])).isnan().all()
 
