@@ -10,8 +10,9 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 class Isa(enum.Enum):
-    """An instruction set that the kernels are compiled for; the value is how logs and file names call it."""
+    """An instruction set that the kernels are compiled for, the fastest first; the value is its name in logs and files."""
 
+    AMX = "amx"
     AVX512 = "avx512-bf16"
     AVX2 = "avx2"
 
@@ -21,24 +22,26 @@ class Isa(enum.Enum):
         if self is Isa.AVX2:
             return ("-march=x86-64-v3",)
         # gcc 12 has no -march=znver4, so the extensions are named.
-        return ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi", "-mprefer-vector-width=512")
+        avx512 = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi", "-mprefer-vector-width=512")
+        return avx512 if self is Isa.AVX512 else (*avx512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 
 
+_OF_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
+_OF_AVX512 = _OF_AVX2 | {
+    *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    *("avx512_bf16", "avx512_vnni", "avx512vbmi"),
+}
 _NEEDED = {
-    Isa.AVX512: {
-        *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
-        *("avx512_bf16", "avx512_vnni", "avx512vbmi"),
-    },
-    Isa.AVX2: {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"},
+    Isa.AMX: _OF_AVX512 | {"amx_tile", "amx_bf16", "amx_int8"},
+    Isa.AVX512: _OF_AVX512,
+    Isa.AVX2: _OF_AVX2,
 }
 
 
 def usable_isas(flags: frozenset[str] | None = None) -> tuple[Isa, ...]:
     """The instruction sets of kernels that a CPU with these flags runs (None: this machine's), the fastest first."""
     own = cpu_flags() if flags is None else flags
-    if not _NEEDED[Isa.AVX2] <= own:
-        return ()
-    return (Isa.AVX512, Isa.AVX2) if _NEEDED[Isa.AVX512] <= own else (Isa.AVX2,)
+    return tuple(isa for isa in Isa if _NEEDED[isa] <= own)
 
 
 def is_x86_64() -> bool:

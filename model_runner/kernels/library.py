@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Library:
     @property
     def has_bfloat16_products(self) -> bool:
         """Whether activations in front of bfloat16 weights are bfloat16 too; else they are float32."""
-        return self.isa is Isa.AVX512
+        return self.isa is not Isa.AVX2
 
     def set_threads(self, count: int) -> None:
         """How many threads the kernels use, the caller's included."""
@@ -55,12 +56,16 @@ def opened(isa: Isa, path: Path) -> Library:
     """Load a library that was built.
 
     Raises:
-        CannotBuild: the file can't be loaded.
+        CannotBuild: the file can't be loaded, or Linux refuses the registers that it needs.
     """
     try:
-        return Library(isa, ctypes.CDLL(str(path)))
+        library = Library(isa, ctypes.CDLL(str(path)))
     except OSError as error:
         raise CannotBuild(f"{path} can't be loaded ({error}); remove it") from error
+    refused = library.function("axil_prepare", result=ctypes.c_int32)()
+    if refused:
+        raise CannotBuild(f"the system does not let this process use {isa.value} ({os.strerror(refused)})")
+    return library
 
 
 def huge_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

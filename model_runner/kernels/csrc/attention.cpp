@@ -6,9 +6,11 @@
 // the order of a token's sums depends on its position only: not on the tile that it came in, on the batch, or on whether
 // the splits of a tile were done by one thread (many tiles) or by several (few).
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "api.h"
+#include "attention_amx.h"
 #include "attention_tiles.h"
 #include "threads.h"
 
@@ -16,7 +18,7 @@ namespace {
 
 constexpr int SPLIT = 256;
 constexpr int64_t MOST_ASKED = 8;  // tokens whose places are asked for before the first is stored
-constexpr int TILE_ROWS = 48;  // queries of a tile, where one token has not more
+constexpr int TILE_ROWS = AXIL_AMX ? 96 : 48;  // queries of a tile, where one token has not more
 constexpr float MASKED = -1e30f;
 constexpr float LOG2_E = 1.44269504f;
 constexpr float SLACK = 8.0f;
@@ -62,6 +64,10 @@ struct Scratch {
   }
 };
 
+// Whether products are those of the tile registers.
+template <class Stored>
+constexpr bool IS_IN_REGISTERS = AXIL_AMX && std::is_same_v<Stored, Bf16>;
+
 struct Queries {
   int count;           // tokens x query heads of one kv head
   int group;           // query heads of one kv head
@@ -72,6 +78,13 @@ struct Queries {
     return window > 0 && at + 1 > window ? static_cast<int>(at + 1 - window) : 0;
   }
   int end_seen(int r) const { return position + r / group + 1; }
+#if AXIL_AMX
+  int num_tiles() const { return (count + MOST_ROWS - 1) / MOST_ROWS; }
+  int tile_rows() const { return (count + num_tiles() - 1) / num_tiles(); }
+  int room() const { return num_tiles() * tile_rows(); }  // what stands behind the last query is not looked at
+#else
+  int room() const { return count; }
+#endif
 };
 
 // From one query's scores, which are logarithms to the base of two, to weights. The weights' sums by lane go into
@@ -158,7 +171,7 @@ struct Partials {
 template <class Stored>
 void attend_split(const Blocks<Stored>& own, const Blocks<Stored>& next, const Step& step, const Queries& queries,
                   const typename KvLayout<Stored>::Query* q, int begin, int end, int row_length, float* scores,
-                  typename KvLayout<Stored>::Query* weights, float* totals, uint32_t* last_word, const Partials<Stored>& out) {
+                  typename KvLayout<Stored>::Query* weights, float* totals, uint32_t* last_values, const Partials<Stored>& out) {
   using L = KvLayout<Stored>;
   const int64_t dim = own.pool.head_dim;
   std::fill_n(out.reference, queries.count, MASKED);
@@ -169,26 +182,60 @@ void attend_split(const Blocks<Stored>& own, const Blocks<Stored>& next, const S
     const int there = next.begin + at - start;
     return there < next.end ? next.at(there) : own.at(at);
   };
+  const auto weigh_all = [&](int start, int num_blocks) {
+    for (int r = 0; r < queries.count; r++)
+      softmax<Stored>(queries, r, start, num_blocks * BLOCK, step.softcap, scores + r * GROUP, weights + r * GROUP,
+                      out.sums + r * dim, dim, out.reference[r], totals + r * LANES);
+  };
   for (int start = std::max(begin, own.begin); start < end; start += GROUP) {
     const uint32_t *blocks[GROUP_BLOCKS], *later_blocks[GROUP_BLOCKS];
-    const uint32_t *words[GROUP / L::STEP], *later_words[GROUP / L::STEP];
     int num_blocks = 0;
     for (int at = start; at < std::min(start + GROUP, end); at += BLOCK) {
       blocks[num_blocks] = own.at(at);
       later_blocks[num_blocks] = later_than(at, start);
-      for (int t = 0; t < BLOCK / L::STEP; t++) {
-        const int64_t values = (BLOCK / L::STEP + t) * dim;  // behind the keys
-        words[num_blocks * (BLOCK / L::STEP) + t] = blocks[num_blocks] + values;
-        later_words[num_blocks * (BLOCK / L::STEP) + t] = later_blocks[num_blocks] + values;
-      }
       num_blocks++;
     }
     // What stands behind the row's end is anybody's, NaN included, and a weight of 0 does not make it 0.
     const int stored = std::min(num_blocks * BLOCK, row_length - start);
+#if AXIL_AMX
+    if constexpr (IS_IN_REGISTERS<Stored>) {
+      const uint32_t *values[GROUP_BLOCKS], *later_values[GROUP_BLOCKS];
+      for (int b = 0; b < num_blocks; b++) {
+        values[b] = blocks[b] + BLOCK_PAIRS * dim;
+        later_values[b] = later_blocks[b] + BLOCK_PAIRS * dim;
+      }
+      if (stored < num_blocks * BLOCK) {
+        const uint32_t* const from = values[num_blocks - 1];
+        const int64_t whole = stored % BLOCK / 2 * dim, half = stored % 2 * dim;
+        std::copy_n(from, whole, last_values);
+        for (int64_t i = whole; i < whole + half; i++) last_values[i] = from[i] & 0xffffu;
+        std::fill(last_values + whole + half, last_values + BLOCK_PAIRS * dim, 0u);
+        values[num_blocks - 1] = last_values;
+      }
+      const int rows = queries.tile_rows();
+      for (int r = 0; r < queries.count; r += rows) {
+        if (r == 0) score_in_registers<true>(q, dim, blocks, later_blocks, num_blocks, scores);
+        else score_in_registers<false>(q + r * dim, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
+      }
+      weigh_all(start, num_blocks);
+      for (int r = 0; r < queries.count; r += rows) {
+        if (r == 0) weigh_in_registers<true>(weights, values, later_values, num_blocks, out.sums, dim);
+        else weigh_in_registers<false>(weights + r * GROUP, values, later_values, num_blocks, out.sums + r * dim, dim);
+      }
+      continue;
+    }
+#endif
+    const uint32_t *words[GROUP / L::STEP], *later_words[GROUP / L::STEP];
+    for (int b = 0; b < num_blocks; b++)
+      for (int t = 0; t < BLOCK / L::STEP; t++) {
+        const int64_t values = (BLOCK / L::STEP + t) * dim;  // behind the keys
+        words[b * (BLOCK / L::STEP) + t] = blocks[b] + values;
+        later_words[b * (BLOCK / L::STEP) + t] = later_blocks[b] + values;
+      }
     const int num_words = (stored + L::STEP - 1) / L::STEP;
     if (stored % L::STEP != 0) {
-      for (int64_t d = 0; d < dim; d++) last_word[d] = words[num_words - 1][d] & 0xffffu;
-      words[num_words - 1] = last_word;
+      for (int64_t d = 0; d < dim; d++) last_values[d] = words[num_words - 1][d] & 0xffffu;
+      words[num_words - 1] = last_values;
     }
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       constexpr int R = decltype(rows)::value;
@@ -196,9 +243,7 @@ void attend_split(const Blocks<Stored>& own, const Blocks<Stored>& next, const S
       if (r == 0) score_rows<Stored, R, true>(some, dim, blocks, later_blocks, num_blocks, scores);
       else score_rows<Stored, R, false>(some, dim, blocks, later_blocks, num_blocks, scores + r * GROUP);
     });
-    for (int r = 0; r < queries.count; r++)
-      softmax<Stored>(queries, r, start, num_blocks * BLOCK, step.softcap, scores + r * GROUP, weights + r * GROUP,
-                      out.sums + r * dim, dim, out.reference[r], totals + r * LANES);
+    weigh_all(start, num_blocks);
     in_rows(queries.count, [&](auto rows, int r) AXIL_ALWAYS {
       constexpr int R = decltype(rows)::value;
       if (r == 0) weigh_rows<Stored, R, true>(weights, words, later_words, num_words, out.sums, dim);
@@ -233,17 +278,21 @@ void attend(const Blocks<Stored>& blocks, const Blocks<Stored>& next, const Step
   static thread_local Scratch scratch;
   const int64_t dim = blocks.pool.head_dim, group = step.num_heads / step.num_kv_heads, kv_head = blocks.kv_head;
   const Queries queries{static_cast<int>(item.num_tokens * group), static_cast<int>(group), item.position, window};
-  const size_t n = queries.count;
-  const size_t needed = n * (3 * dim + 2 * GROUP + LANES + 4) + dim + 11 * 16 + 16;
+  const size_t n = queries.count, room = queries.room(), num_last = IS_IN_REGISTERS<Stored> ? BLOCK / 2 * dim : dim;
+  const size_t needed = room * (3 * dim + 2 * GROUP + LANES + 4) + num_last + 11 * 16 + 16;
   if (scratch.memory.size() < needed) scratch.memory.resize(needed);
   size_t used = (64 - reinterpret_cast<uintptr_t>(scratch.memory.data()) % 64) % 64 / sizeof(float);
-  Query* own_q = reinterpret_cast<Query*>(scratch.take(used, n * dim));
-  float* scores = scratch.take(used, n * GROUP);
-  Query* weights = reinterpret_cast<Query*>(scratch.take(used, n * GROUP));
+  Query* own_q = reinterpret_cast<Query*>(scratch.take(used, room * dim));
+  float* scores = scratch.take(used, room * GROUP);
+  Query* weights = reinterpret_cast<Query*>(scratch.take(used, room * GROUP));
   float* totals = scratch.take(used, n * LANES);
-  uint32_t* last_word = reinterpret_cast<uint32_t*>(scratch.take(used, dim));
-  const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
-  const Partials<Stored> later{scratch.take(used, n), scratch.take(used, n), scratch.take(used, n * dim)};
+  uint32_t* last_values = reinterpret_cast<uint32_t*>(scratch.take(used, num_last));
+  const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, room * dim)};
+  const Partials<Stored> later{scratch.take(used, n), scratch.take(used, n), scratch.take(used, room * dim)};
+#if AXIL_AMX
+  std::optional<Tiles> registers;
+  if constexpr (IS_IN_REGISTERS<Stored>) registers.emplace(shapes_for(queries.tile_rows(), dim));
+#endif
   const float factor = step.scale * (step.softcap > 0 ? 1.0f : LOG2_E);
   for (int i = 0; i < item.num_tokens; i++)
     for (int64_t g = 0; g < group; g++) {
@@ -254,7 +303,7 @@ void attend(const Blocks<Stored>& blocks, const Blocks<Stored>& next, const Step
   for (int begin = item.begin; begin < item.end; begin += SPLIT) {
     const bool is_first = begin == item.begin;
     attend_split(blocks, next, step, queries, own_q, begin, std::min(begin + SPLIT, item.end), item.row_length, scores,
-                 weights, totals, last_word, is_first ? running : later);
+                 weights, totals, last_values, is_first ? running : later);
     if (!is_first)
       for (size_t r = 0; r < n; r++)
         merge(running.reference[r], running.total[r], running.sums + r * dim, later.reference[r], later.total[r],

@@ -4,6 +4,7 @@
 
 #include "linear.h"
 
+#include <optional>
 #include <type_traits>
 
 #include "api.h"
@@ -14,15 +15,21 @@ namespace {
 
 struct Call {
   const Weight& w;
-  const float* floats;  // tokens as the tiles take them: one of the four
-  const Act* acts;
-  ByteTokens bytes;
-  PairTokens pairs;
-  float* out;
+  const float* floats = nullptr;  // tokens as the tiles take them: one of the four, and how registers read it
+  const Act* acts = nullptr;
+  ByteTokens bytes = {};
+  PairTokens pairs = {};
+#if AXIL_AMX
+  TileTokens rows = {};
+#endif
+  float* out = nullptr;
 };
 
+// Tokens that registers take through a block together: as many as leave the second cache room for them.
+constexpr int64_t LONG_STRIP = AXIL_AMX ? 512 : STRIP;
+
 struct Scratch {
-  alignas(64) float sums[2][STRIP * BLOCK];
+  alignas(64) float sums[2][LONG_STRIP * BLOCK];
   alignas(64) float panel[SLICE * BLOCK];
 };
 
@@ -62,11 +69,40 @@ AXIL_INLINE void tiles(int64_t count, const Body& body) {
   }
 }
 
-// The sums of a block for tokens [first, first + count), count <= STRIP.
+#if AXIL_AMX
+// The sums of a block for tokens [first, first + count), count <= LONG_STRIP; `first` begins a tile.
+void sum_in_registers(const Call& c, const uint8_t* block, const uint8_t* next, int64_t first, int64_t count,
+                      Scratch& scratch, float* sums) {
+  const Weight& w = c.w;
+  const TileTokens& x = c.rows;
+  const int64_t num_tiles = (count + x.num_rows - 1) / x.num_rows;
+  const uint8_t* const rows = x.rows + first / x.num_rows * x.tile_bytes();
+  if (w.format == BFLOAT16) return sum_steps<false>(x, rows, num_tiles, block, next, sums);
+  if (is_rotated(w)) {
+    sum_steps<true>(x, rows, num_tiles, block, next, sums);
+    const float* const scales = reinterpret_cast<const float*>(block + stored_columns(w) * BLOCK);
+    return scale_bytes(c.bytes.zeros + first, c.bytes.scales + first, scales, count, sums);
+  }
+  for (int64_t i = 0; i < num_tiles * x.num_rows * BLOCK; i += LANES) store(sums + i, zeros());
+  uint8_t* const panel = reinterpret_cast<uint8_t*>(scratch.panel);
+  const int64_t at = first * x.num_steps;
+  if (w.activations == BYTES)
+    return sum_groups<true, INT4>(w, x, rows, c.bytes.scales + at, c.bytes.totals + at, num_tiles, block, panel, sums);
+  const float* const totals = c.pairs.totals + at;
+  if (w.format == INT8) sum_groups<false, INT8>(w, x, rows, totals, totals, num_tiles, block, panel, sums);
+  else sum_groups<false, INT4>(w, x, rows, totals, totals, num_tiles, block, panel, sums);
+}
+#endif
+
+// The sums of a block for tokens [first, first + count), count <= STRIP where vectors compute them.
 void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t first, int64_t count, Scratch& scratch,
                float* sums) {
   const Weight& w = c.w;
+#if AXIL_AMX
+  if (is_in_registers(w)) return sum_in_registers(c, block, next, first, count, scratch, sums);
+#endif
   for (int64_t i = 0; i < count * BLOCK; i += LANES) store(sums + i, zeros());
+#if !AXIL_AMX
   if (w.activations == BYTES) {
     const int64_t num_steps = w.format == INT8 ? w.num_columns / 4 : w.num_columns / GROUP;
     tiles<BYTE_TILE>(count, [&](auto size, const Place& at) {
@@ -98,6 +134,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
     });
     return;
   }
+#endif
   const float* const x = c.floats + first * w.num_columns;
   if (w.format != FLOAT32 && count <= FEW) {
     tiles<FEW>(count, [&](auto size, const Place& at) {
@@ -139,7 +176,7 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const
     for (int v = 0; v < BLOCK; v += LANES) {
       Floats y = load(sums + m * BLOCK + v);
       if (c.w.gate) {
-        Floats opened = load(sums + (STRIP + m) * BLOCK + v);
+        Floats opened = load(sums + (LONG_STRIP + m) * BLOCK + v);
         if (bias) {
           y = add(y, load(bias + 2 * n + v));
           opened = add(opened, load(bias + 2 * n + BLOCK + v));
@@ -161,7 +198,7 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
   const bool is_widened = c.w.format >= INT8 && c.w.activations == AS_THEY_ARE;
   const bool is_pair = is_widened && count == 1 && (c.w.gate || block + 1 < end);
   if (is_pair) {
-    widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], STRIP * BLOCK);
+    widened_tile<1, 2>(c.w, data, c.floats + first * c.w.num_columns, scratch.sums[0], LONG_STRIP * BLOCK);
   } else {
     const uint8_t* const next = data + (c.w.gate ? 2 * bytes : bytes);
     sum_block(c, data, c.w.gate ? data + bytes : next, first, count, scratch, scratch.sums[0]);
@@ -179,6 +216,15 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   if (w.activations == PAIRS_OF_BF16) {
     c.pairs = w.format == INT8 ? paired_tokens<INT8>(w, x, num_tokens, tokens.acts, tokens.floats)
                                : paired_tokens<INT4>(w, x, num_tokens, tokens.acts, tokens.floats);
+#if AXIL_AMX
+    c.rows = {reinterpret_cast<const uint8_t*>(c.pairs.acts), tile_of(w, num_tokens), ROW_BYTES, c.pairs.num_groups};
+#endif
+    return;
+  }
+#endif
+#if AXIL_AMX
+  if (w.format == BFLOAT16) {
+    c.rows = bfloat16_rows(w, x, num_tokens, tokens.acts);
     return;
   }
 #endif
@@ -186,6 +232,11 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   else if (w.activations == BYTES) c.bytes = round_tokens<4>(w, x, num_tokens, tokens.bytes);
   else if (w.format == BFLOAT16) c.acts = interleaved<2>(w, x, num_tokens, tokens.acts);
   else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
+#if AXIL_AMX
+  if (w.activations == BYTES)
+    c.rows = {c.bytes.q, tile_of(w, num_tokens), w.format == INT8 ? ROW_BYTES : GROUP,
+              w.format == INT8 ? stored_columns(w) / ROW_BYTES : c.bytes.num_groups};
+#endif
 }
 
 }  // namespace
@@ -195,13 +246,15 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
 AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16, int64_t num_tokens, float* out) {
   const Weight& w = *weight;
   static Tokens tokens;  // kept between calls, which come one at a time
-  Call c{w, nullptr, nullptr, {}, {}, out};
+  Call c{w};
+  c.out = out;
   if (is_x_bf16) arrange(static_cast<const Bf16*>(x), num_tokens, tokens, c);
   else arrange(static_cast<const float*>(x), num_tokens, tokens, c);
   // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up. Threads take
   // them in turns, so pieces are numbered in turns too, through as many stretches of the weights: as long as nobody is late
   // each thread reads one stretch from its beginning to its end.
-  const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + STRIP - 1) / STRIP;
+  const int64_t strip = is_in_registers(w) ? LONG_STRIP : STRIP;
+  const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + strip - 1) / strip;
   const int64_t each = block_bytes(w) * (w.gate ? 2 : 1), stretches = num_threads();
   int64_t together = (128 << 10) / each;
   together = smaller(together, blocks / (4 * stretches));
@@ -209,10 +262,14 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
   const int64_t across = (blocks + together - 1) / together;
   parallel(across * strips, [&](int64_t piece) {
     alignas(64) static thread_local Scratch scratch;
-    const int64_t first = piece / across * STRIP, turn = piece % across, stretch = turn % stretches;
+#if AXIL_AMX
+    std::optional<Tiles> registers;
+    if (is_in_registers(w)) registers.emplace(shapes_for(c.rows));
+#endif
+    const int64_t first = piece / across * strip, turn = piece % across, stretch = turn % stretches;
     const int64_t place = stretch * (across / stretches) + smaller(stretch, across % stretches) + turn / stretches;
     const int64_t begin = place * together, end = smaller(begin + together, blocks);
-    const int64_t count = smaller(STRIP, num_tokens - first);
+    const int64_t count = smaller(strip, num_tokens - first);
     for (int64_t block = begin; block < end;) block += run_blocks(c, block, end, first, count, scratch);
   });
 }

@@ -8,15 +8,15 @@
 
 #include "simd_bytes.h"
 
-constexpr int VECTORS = REGISTERS == 16 ? 2 : 3;
+constexpr int VECTORS = REGISTERS == 16 || AXIL_AMX ? 2 : 3;
 constexpr int BLOCK = VECTORS * LANES;
 constexpr int GROUP = 32;  // columns that share a scale in 4 bits, and in GGUF's 8 bits
 
 // How a block is stored. K columns, g groups of `group` columns, n outputs of the block:
 //   FLOAT32   float [K][n]
-//   BFLOAT16  bf16 [K / 2][n][2]; K is even
+//   BFLOAT16  bf16 [K / 2][n][2]; K is even, and filled up with zeros to whole steps of AMX
 //   INT8      g x { byte [group / 4][n][4]: q + 128; half [n]: scale }             weight = scale * q
-//             rotated: byte [K / 4][n][4]: q + 128; float [n]: scale               weight = scale * q, rotated
+//             rotated: byte [K / 4][n][4]: q + 128; float [n]: scale               weight = scale * q, rotated; filled up too
 //   INT4      g x { byte [4][n][4]: low nibbles columns 0-15, high 16-31; half [n]: scale; half [n]: least }
 //             (group is GROUP)                                                     weight = scale * q + least
 // In front of PAIRS_OF_BF16 a byte of 8 bits is the number's two's complement, with the seven lower bits turned over where it
@@ -48,15 +48,18 @@ inline int64_t blocks_of(int64_t num_outputs) { return (num_outputs + BLOCK - 1)
 inline int64_t num_blocks(const Weight& w) { return blocks_of(w.num_outputs) * (w.gate ? 2 : 1); }
 // Columns are rotated before 8 bits are multiplied with bytes (`hadamard.h`); the scale makes up for both rotations.
 inline bool is_rotated(const Weight& w) { return w.format == INT8 && w.activations == BYTES; }
+// Columns of which a block has room, of bfloat16 and of rotated bytes.
+inline int64_t stored_columns(const Weight& w) {
+  const int64_t step = !AXIL_AMX ? 1 : w.format == BFLOAT16 ? 32 : 64;
+  return (w.num_columns + step - 1) / step * step;
+}
 inline int64_t group_bytes(const Weight& w) {
-  return w.format == INT4 ? BLOCK * (GROUP / 2 + 4) : BLOCK * (static_cast<int64_t>(w.group) + (is_rotated(w) ? 4 : 2));
+  return w.format == INT4 ? BLOCK * (GROUP / 2 + 4) : BLOCK * (static_cast<int64_t>(w.group) + 2);
 }
 inline int64_t block_bytes(const Weight& w) {
-  switch (w.format) {
-    case FLOAT32: return w.num_columns * BLOCK * 4;
-    case BFLOAT16: return w.num_columns * BLOCK * 2;
-    default: return w.num_columns / w.group * group_bytes(w);
-  }
+  if (w.format == FLOAT32) return w.num_columns * BLOCK * 4;
+  if (w.format == BFLOAT16) return stored_columns(w) * BLOCK * 2;
+  return is_rotated(w) ? (stored_columns(w) + 4) * BLOCK : w.num_columns / w.group * group_bytes(w);
 }
 
 inline float* bias_of(const Weight& w) {

@@ -72,7 +72,7 @@ void write_bytes(const Weight& w, Place place, const float* row) {
 
 // One scale for all columns, behind them.
 float& rotated_scale(const Weight& w, Place place) {
-  return reinterpret_cast<float*>(place.block + BLOCK * w.num_columns)[place.lane];
+  return reinterpret_cast<float*>(place.block + BLOCK * stored_columns(w))[place.lane];
 }
 
 void write_rotated(const Weight& w, Place place, const float* row) {

@@ -1,9 +1,12 @@
 // Tokens as the tiles of a linear layer read them: cut into tiles, interleaved or rounded to what weights are.
 #pragma once
 
+#include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "hadamard.h"
+#include "linear_amx.h"
 #include "linear_paired.h"
 #include "linear_tiles.h"
 #include "linear_widened.h"
@@ -11,10 +14,29 @@
 
 namespace {
 
-constexpr int64_t STRIP = 96;  // tokens that are taken through a block together: a multiple of every tile
+constexpr int64_t STRIP = 96;  // tokens that vectors take through a block together: a multiple of every tile
 static_assert(STRIP % TILE == 0 && STRIP % BYTE_TILE == 0, "a strip is cut into tiles");
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Memory that begins at a line, kept from call to call.
+template <class T>
+class Lines {
+ public:
+  T* room_for(int64_t count) {
+    if (count > count_) {
+      free(memory_);
+      memory_ = static_cast<T*>(aligned_alloc(64, (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64));
+      if (!memory_) throw std::bad_alloc();
+      count_ = count;
+    }
+    return memory_;
+  }
+
+ private:
+  T* memory_ = nullptr;
+  int64_t count_ = 0;
+};
 
 // Tokens [first, first + size) of those that are taken together.
 struct Tile {
@@ -28,20 +50,34 @@ AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
   return {index * size + smaller(index, larger), size + (index < larger)};
 }
 
+// Whether a layer's products are those of the tile registers.
+bool is_in_registers(const Weight& w) { return AXIL_AMX && (w.format == BFLOAT16 || w.activations != AS_THEY_ARE); }
+
 // The most tokens of a tile, of `count` that are taken together.
 int64_t tile_of(const Weight& w, int64_t count) {
+#if AXIL_AMX
+  if (is_in_registers(w)) return smaller(MOST_ROWS, count);
+#endif
   if (w.activations == BYTES) return BYTE_TILE;
   return w.format >= INT8 && w.activations == AS_THEY_ARE && count <= FEW ? FEW : TILE;
 }
 
-AXIL_INLINE void convert(float x, float& to) { to = x; }
-AXIL_INLINE void convert(Bf16 x, float& to) { to = widened(x); }
-AXIL_INLINE void convert(Bf16 x, Bf16& to) { to = x; }
-AXIL_INLINE void convert(float x, Bf16& to) { to = rounded(x); }
+// Where a token goes: it is the `place`th of `apart` that lie side by side, from token `tile` on.
+struct Placed {
+  int64_t tile, place, apart;
+  int64_t number() const { return tile + place; }
+};
 
-// Call `body(tile)` for every tile of every strip, on all threads.
+// Call `body(placed)` for every token, on all threads.
 template <class Body>
-void for_tiles(const Weight& w, int64_t num_tokens, const Body& body) {
+void for_tokens(const Weight& w, int64_t num_tokens, const Body& body) {
+  if (is_in_registers(w)) {
+    const int64_t apart = tile_of(w, num_tokens);
+    parallel_ranges(num_tokens, 2, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++) body(Placed{i / apart * apart, i % apart, apart});
+    });
+    return;
+  }
   const int64_t strips = (num_tokens + STRIP - 1) / STRIP, most = tile_of(w, smaller(STRIP, num_tokens));
   const int64_t most_tiles = (smaller(STRIP, num_tokens) + most - 1) / most;
   parallel_ranges(strips * most_tiles, 1, [&](int64_t begin, int64_t end) {
@@ -50,42 +86,50 @@ void for_tiles(const Weight& w, int64_t num_tokens, const Body& body) {
       const int64_t most_here = tile_of(w, count), num_tiles = (count + most_here - 1) / most_here;
       if (i % most_tiles >= num_tiles) continue;
       const Tile tile = tile_at(i % most_tiles, num_tiles, count);
-      body(Tile{strip + tile.first, tile.size});
+      for (int64_t place = 0; place < tile.size; place++) body(Placed{strip + tile.first, place, tile.size});
     }
   });
 }
+
+// Tokens for which there is room in what tiles read: registers are filled.
+int64_t room_of(const Weight& w, int64_t num_tokens) {
+  if (!is_in_registers(w)) return num_tokens;
+  const int64_t rows = tile_of(w, num_tokens);
+  return (num_tokens + rows - 1) / rows * rows;
+}
+
+AXIL_INLINE void convert(float x, float& to) { to = x; }
+AXIL_INLINE void convert(Bf16 x, float& to) { to = widened(x); }
+AXIL_INLINE void convert(Bf16 x, Bf16& to) { to = x; }
+AXIL_INLINE void convert(float x, Bf16& to) { to = rounded(x); }
 
 // Tokens in the order in which tiles read them, one address and fixed offsets for all of a tile:
 // [tile][column / UNIT][token of the tile][UNIT].
 template <int UNIT, class To, class From>
-const To* interleaved(const Weight& w, const From* x, int64_t num_tokens, std::vector<To>& out) {
+const To* interleaved(const Weight& w, const From* x, int64_t num_tokens, Lines<To>& memory) {
   const int64_t columns = w.num_columns;
-  out.resize(static_cast<size_t>(num_tokens * columns));
-  for_tiles(w, num_tokens, [&](const Tile& tile) {
-    for (int64_t i = 0; i < tile.size; i++) {
-      const From* from = x + (tile.first + i) * columns;
-      To* to = out.data() + tile.first * columns + i * UNIT;
-      for (int64_t k = 0; k < columns; k += UNIT, from += UNIT, to += tile.size * UNIT)
+  To* const out = memory.room_for(num_tokens * columns);
+  for_tokens(w, num_tokens, [&](const Placed& at) {
+    const From* from = x + at.number() * columns;
+    To* to = out + at.tile * columns + at.place * UNIT;
+    for (int64_t k = 0; k < columns; k += UNIT, from += UNIT, to += at.apart * UNIT)
 #pragma GCC unroll 2
-        for (int u = 0; u < UNIT; u++) convert(from[u], to[u]);
-    }
+      for (int u = 0; u < UNIT; u++) convert(from[u], to[u]);
   });
-  return out.data();
+  return out;
 }
 
-// Bytes of a token for a group, and what belongs to them: the next token of its tile lies `apart` behind.
-struct RoundedTo {
-  uint8_t* q;
+// What belongs to the bytes of a token's group of columns.
+struct Scales {
   float* scale;
   float* total;
   int32_t* zero;
 };
 
-// Round one token's group of columns to bytes, SIZE for four of them. NaN and infinities make the scale NaN, and so all
-// that comes of the token.
-template <int64_t SIZE, class From>
-AXIL_INLINE void round_group(int64_t group, const From* x, int64_t apart, const RoundedTo& to) {
-  constexpr int QUADS = LANES / 4;
+// Round one token's group of columns to bytes, of which `put` gets those from column `k` on, a lane each. NaN and infinities
+// make the scale NaN, and so all that comes of the token.
+template <class From, class Put>
+AXIL_INLINE void round_group(int64_t group, const From* x, const Scales& to, const Put& put) {
   Floats most = zeros(), poison = zeros();
   for (int64_t k = 0; k < group; k += LANES) {
     const Floats v = load(x + k);
@@ -95,15 +139,10 @@ AXIL_INLINE void round_group(int64_t group, const From* x, int64_t apart, const 
   const float peak = largest(most), scale = peak / 127.0f + sum(poison);
   const Floats inverse = all(peak > 0 ? 127.0f / peak : 0.0f);
   Ints total = int_zeros();
-  uint8_t* q = to.q;
   for (int64_t k = 0; k < group; k += LANES) {
-    alignas(64) uint8_t quads[QUADS * QUAD_BYTES];
     const Ints rounded_to = to_ints(mul(load(x + k), inverse));
     total = add_ints(total, rounded_to);
-    if (SIZE == QUAD_BYTES) store_quads(quads, rounded_to);
-    else store_bytes(quads, rounded_to);
-#pragma GCC unroll 4
-    for (int i = 0; i < QUADS; i++, q += apart * SIZE) memcpy(q, quads + i * SIZE, SIZE);
+    put(k, rounded_to);
   }
   const int32_t whole = sum_ints(total);
   *to.scale = scale;
@@ -112,57 +151,97 @@ AXIL_INLINE void round_group(int64_t group, const From* x, int64_t apart, const 
 }
 
 struct Bytes {
-  std::vector<uint8_t> q;
-  std::vector<float> scales, totals;
-  std::vector<int32_t> zeros;
+  Lines<uint8_t> q;
+  Lines<float> scales, totals;
+  Lines<int32_t> zeros;
 };
 
+// SIZE: what four columns take. In registers a row is of whole steps, of which zeros fill up the last.
 template <int64_t SIZE, class From>
-ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Bytes& out) {
-  const int64_t group = w.group, groups = w.num_columns / group, row = w.num_columns / 4 * SIZE;
-  out.q.resize(static_cast<size_t>(num_tokens * row));
-  out.scales.resize(static_cast<size_t>(num_tokens * groups));
-  out.totals.resize(out.scales.size());
-  out.zeros.resize(out.scales.size());
-  for_tiles(w, num_tokens, [&](const Tile& tile) {
-    for (int64_t i = 0; i < tile.size; i++) {
-      const From* from = x + (tile.first + i) * w.num_columns;
-      uint8_t* q = out.q.data() + tile.first * row + i * SIZE;
-      int64_t at = tile.first * groups + i;
-      if (is_rotated(w)) {
-        static thread_local std::vector<float> rotated;
-        rotated.resize(static_cast<size_t>(w.num_columns));
-        rotate_columns(from, w.num_columns, rotated.data());
-        round_group<SIZE>(group, rotated.data(), tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
-        continue;
-      }
-      for (int64_t g = 0; g < groups; g++, from += group, q += group / 4 * tile.size * SIZE, at += tile.size)
-        round_group<SIZE>(group, from, tile.size, {q, &out.scales[at], &out.totals[at], &out.zeros[at]});
+ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Bytes& memory) {
+  const bool is_whole = is_rotated(w);  // one group
+  const int64_t group = w.group, groups = w.num_columns / group, room = room_of(w, num_tokens);
+  const int64_t row = (is_whole ? stored_columns(w) : w.num_columns) / 4 * SIZE;
+  uint8_t* const all_q = memory.q.room_for(room * row);
+  const Scales all_scales{memory.scales.room_for(room * groups), memory.totals.room_for(room * groups),
+                          memory.zeros.room_for(room * groups)};
+  const auto round_columns = [&](const Placed& at, const auto* columns) AXIL_ALWAYS {
+    uint8_t* const tile = all_q + at.tile * row;
+    for (int64_t g = 0; g < groups; g++, columns += group) {
+      const int64_t own = at.tile * groups + g * at.apart + at.place;
+      const Scales scales{all_scales.scale + own, all_scales.total + own, all_scales.zero + own};
+#if AXIL_AMX
+      const int64_t step = is_whole ? ROW_BYTES : GROUP;
+      const auto place_of = [&](int64_t k) { return tile + (k / step * at.apart + at.place) * step + k % step; };
+      round_group(group, columns, scales,
+                  [&](int64_t k, Ints rounded_to) AXIL_ALWAYS { store_bytes(place_of(g * group + k), rounded_to); });
+      if (g + 1 == groups)
+        for (int64_t k = w.num_columns; k < row; k += LANES) store_bytes(place_of(k), int_zeros());
+#else
+      uint8_t* to = tile + (g * group / 4 * at.apart + at.place) * SIZE;
+      round_group(group, columns, scales, [&](int64_t, Ints rounded_to) AXIL_ALWAYS {
+        constexpr int QUADS = LANES / 4;
+        alignas(64) uint8_t quads[QUADS * QUAD_BYTES];
+        if (SIZE == QUAD_BYTES) store_quads(quads, rounded_to);
+        else store_bytes(quads, rounded_to);
+#pragma GCC unroll 4
+        for (int i = 0; i < QUADS; i++, to += at.apart * SIZE) memcpy(to, quads + i * SIZE, SIZE);
+      });
+#endif
     }
+  };
+  for_tokens(w, num_tokens, [&](const Placed& at) {
+    const From* const from = x + at.number() * w.num_columns;
+    if (!is_whole) return round_columns(at, from);
+    static thread_local std::vector<float> rotated;
+    rotated.resize(static_cast<size_t>(w.num_columns));
+    rotate_columns(from, w.num_columns, rotated.data());
+    round_columns(at, rotated.data());
   });
-  return {out.q.data(), out.scales.data(), out.totals.data(), out.zeros.data(), w.num_columns, groups};
+  return {all_q, all_scales.scale, all_scales.total, all_scales.zero, w.num_columns, groups};
 }
 
 #if AXIL_AVX512
 template <int FORMAT, class From>
-PairTokens paired_tokens(const Weight& w, const From* x, int64_t num_tokens, std::vector<Bf16>& acts,
-                         std::vector<float>& totals) {
-  const int64_t groups = w.num_columns / GROUP;
-  acts.resize(static_cast<size_t>(num_tokens * w.num_columns));
-  totals.resize(static_cast<size_t>(num_tokens * groups));
-  for_tiles(w, num_tokens, [&](const Tile& tile) {
-    for (int64_t i = 0; i < tile.size; i++)
-      pair_up<FORMAT>(x + (tile.first + i) * w.num_columns, groups, tile.size,
-                      acts.data() + tile.first * w.num_columns + i * GROUP, totals.data() + tile.first * groups + i);
+PairTokens paired_tokens(const Weight& w, const From* x, int64_t num_tokens, Lines<Bf16>& acts, Lines<float>& totals) {
+  const int64_t groups = w.num_columns / GROUP, room = room_of(w, num_tokens);
+  Bf16* const all_acts = acts.room_for(room * w.num_columns);
+  float* const all_totals = totals.room_for(room * groups);
+  for_tokens(w, num_tokens, [&](const Placed& at) {
+    pair_up<FORMAT>(x + at.number() * w.num_columns, groups, at.apart, all_acts + at.tile * w.num_columns + at.place * GROUP,
+                    all_totals + at.tile * groups + at.place);
   });
-  return {acts.data(), totals.data(), w.num_columns, groups};
+  return {all_acts, all_totals, w.num_columns, groups};
+}
+#endif
+
+#if AXIL_AMX
+// Tokens as bfloat16, of whole steps, of which zeros fill up the last.
+template <class From>
+TileTokens bfloat16_rows(const Weight& w, const From* x, int64_t num_tokens, Lines<Bf16>& memory) {
+  constexpr int64_t STEP = ROW_BYTES / 2;
+  const int64_t columns = stored_columns(w), whole = w.num_columns / STEP * STEP;
+  Bf16* const out = memory.room_for(room_of(w, num_tokens) * columns);
+  for_tokens(w, num_tokens, [&](const Placed& at) {
+    const From* const from = x + at.number() * w.num_columns;
+    Bf16* to = out + at.tile * columns + at.place * STEP;
+    for (int64_t k = 0; k < whole; k += STEP, to += at.apart * STEP) {
+      store(to, load(from + k));
+      store(to + LANES, load(from + k + LANES));
+    }
+    for (int64_t k = whole; k < columns; k++) {
+      if (k < w.num_columns) convert(from[k], to[k - whole]);
+      else to[k - whole] = 0;
+    }
+  });
+  return {reinterpret_cast<const uint8_t*>(out), tile_of(w, num_tokens), ROW_BYTES, columns / STEP};
 }
 #endif
 
 // What a call's tiles read.
 struct Tokens {
-  std::vector<float> floats;
-  std::vector<Act> acts;
+  Lines<float> floats;
+  Lines<Act> acts;
   Bytes bytes;
 };
 

@@ -1,5 +1,6 @@
 // One set of vector operations over the two instruction sets that the kernels are compiled for: AVX-512 (with bf16,
-// VNNI and VBMI, 16 lanes) and AVX2 with FMA (8 lanes). A kernel is written once, for `LANES` lanes.
+// VNNI and VBMI, 16 lanes) and AVX2 with FMA (8 lanes). A kernel is written once, for `LANES` lanes. Where AVX-512 has AMX beside
+// it, products of many columns are its (`amx.h`).
 //
 // bfloat16 is storage. Where the CPU multiplies pairs of it (`vdpbf16ps`) activations are rounded to it too; elsewhere
 // the pairs are widened to float32 by a shift and activations stay float32. `Act` is the activations' type; `part`,
@@ -16,6 +17,12 @@
 #define AXIL_AVX512 1
 #else
 #define AXIL_AVX512 0
+#endif
+
+#if AXIL_AVX512 && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define AXIL_AMX 1
+#else
+#define AXIL_AMX 0
 #endif
 
 // Checked builds call functions: inlined whole, each with its checks, a kernel would take minutes to compile.
