@@ -5,9 +5,22 @@
 // the process may use them too: `Tiles` gives them their shapes for as long as it lives.
 #pragma once
 
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "simd.h"
 
+constexpr int64_t MOST_ROWS = 16;  // of a register
+
 #if AXIL_AMX
+
+// Leave to use the registers, which Linux gives a process that asks for it (Documentation/arch/x86/xstate.rst): 0, or why not
+// (an errno).
+inline int32_t ask_for_tiles() {
+  constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 ? 0 : errno;
+}
 
 // Rows of the registers, and bytes of a row: the layout that `ldtilecfg` reads (Intel SDM, volume 1, 18.2).
 struct TileShapes {

@@ -79,7 +79,7 @@ struct Queries {
   }
   int end_seen(int r) const { return position + r / group + 1; }
 #if AXIL_AMX
-  int num_tiles() const { return (count + MOST_ROWS - 1) / MOST_ROWS; }
+  int num_tiles() const { return (count + static_cast<int>(MOST_ROWS) - 1) / static_cast<int>(MOST_ROWS); }
   int tile_rows() const { return (count + num_tiles() - 1) / num_tiles(); }
   int room() const { return num_tiles() * tile_rows(); }  // what stands behind the last query is not looked at
 #else

@@ -9,8 +9,7 @@
 
 #if AXIL_AMX
 
-constexpr int MOST_ROWS = 16;         // queries of a register
-constexpr int64_t LINE_BYTES = 64;    // a row of keys or values
+constexpr int64_t LINE_BYTES = 64;  // a row of keys or values
 constexpr int64_t BLOCK_PAIRS = BLOCK / 2;
 
 // Bytes of a query that one product takes: whole rows where the head's dimension is a multiple of them.

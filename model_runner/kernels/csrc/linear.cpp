@@ -80,8 +80,7 @@ void sum_in_registers(const Call& c, const uint8_t* block, const uint8_t* next, 
   if (w.format == BFLOAT16) return sum_steps<false>(x, rows, num_tiles, block, next, sums);
   if (is_rotated(w)) {
     sum_steps<true>(x, rows, num_tiles, block, next, sums);
-    const float* const scales = reinterpret_cast<const float*>(block + stored_columns(w) * BLOCK);
-    return scale_bytes(c.bytes.zeros + first, c.bytes.scales + first, scales, count, sums);
+    return scale_bytes(c.bytes.zeros + first, c.bytes.scales + first, rotated_scales(w, block), count, sums);
   }
   for (int64_t i = 0; i < num_tiles * x.num_rows * BLOCK; i += LANES) store(sums + i, zeros());
   uint8_t* const panel = reinterpret_cast<uint8_t*>(scratch.panel);
@@ -99,22 +98,21 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
                float* sums) {
   const Weight& w = c.w;
 #if AXIL_AMX
-  if (is_in_registers(w)) return sum_in_registers(c, block, next, first, count, scratch, sums);
+  if (c.rows.num_rows) return sum_in_registers(c, block, next, first, count, scratch, sums);
 #endif
   for (int64_t i = 0; i < count * BLOCK; i += LANES) store(sums + i, zeros());
-#if !AXIL_AMX
   if (w.activations == BYTES) {
     const int64_t num_steps = w.format == INT8 ? w.num_columns / 4 : w.num_columns / GROUP;
     tiles<BYTE_TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
       const Asks asks = asks_of(w, at, block, next, num_steps);
       float* const to = sums + at.first * BLOCK;
-      if (w.format == INT8) byte_tile<M>(block, c.bytes, first + at.first, asks, to);
+      if (w.format == INT8) byte_tile<M>(block, rotated_scales(w, block), c.bytes, first + at.first, asks, to);
       else nibble_tile<M>(w, block, c.bytes, first + at.first, asks, to);
     });
     return;
   }
-#if AXIL_AVX512
+#if AXIL_AVX512 && !AXIL_AMX
   if (w.activations == PAIRS_OF_BF16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
@@ -126,6 +124,7 @@ void sum_block(const Call& c, const uint8_t* block, const uint8_t* next, int64_t
     return;
   }
 #endif
+#if !AXIL_AMX
   if (w.format == BFLOAT16) {
     tiles<TILE>(count, [&](auto size, const Place& at) {
       constexpr int M = decltype(size)::value;
@@ -217,7 +216,7 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
     c.pairs = w.format == INT8 ? paired_tokens<INT8>(w, x, num_tokens, tokens.acts, tokens.floats)
                                : paired_tokens<INT4>(w, x, num_tokens, tokens.acts, tokens.floats);
 #if AXIL_AMX
-    c.rows = {reinterpret_cast<const uint8_t*>(c.pairs.acts), tile_of(w, num_tokens), ROW_BYTES, c.pairs.num_groups};
+    c.rows = {reinterpret_cast<const uint8_t*>(c.pairs.acts), rows_of(w, num_tokens), ROW_BYTES, c.pairs.num_groups};
 #endif
     return;
   }
@@ -234,7 +233,7 @@ void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
 #if AXIL_AMX
   if (w.activations == BYTES)
-    c.rows = {c.bytes.q, tile_of(w, num_tokens), w.format == INT8 ? ROW_BYTES : GROUP,
+    c.rows = {c.bytes.q, rows_of(w, num_tokens), w.format == INT8 ? ROW_BYTES : GROUP,
               w.format == INT8 ? stored_columns(w) / ROW_BYTES : c.bytes.num_groups};
 #endif
 }
@@ -253,7 +252,7 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
   // Pieces of some 100 KB of weights: long streams, and enough of them that a late thread holds nobody up. Threads take
   // them in turns, so pieces are numbered in turns too, through as many stretches of the weights: as long as nobody is late
   // each thread reads one stretch from its beginning to its end.
-  const int64_t strip = is_in_registers(w) ? LONG_STRIP : STRIP;
+  const int64_t strip = rows_of(w, num_tokens) ? LONG_STRIP : STRIP;
   const int64_t blocks = blocks_of(w.num_outputs), strips = (num_tokens + strip - 1) / strip;
   const int64_t each = block_bytes(w) * (w.gate ? 2 : 1), stretches = num_threads();
   int64_t together = (128 << 10) / each;
@@ -264,7 +263,7 @@ AXIL_API void axil_linear(const Weight* weight, const void* x, int32_t is_x_bf16
     alignas(64) static thread_local Scratch scratch;
 #if AXIL_AMX
     std::optional<Tiles> registers;
-    if (is_in_registers(w)) registers.emplace(shapes_for(c.rows));
+    if (c.rows.num_rows) registers.emplace(shapes_for(c.rows));
 #endif
     const int64_t first = piece / across * strip, turn = piece % across, stretch = turn % stretches;
     const int64_t place = stretch * (across / stretches) + smaller(stretch, across % stretches) + turn / stretches;

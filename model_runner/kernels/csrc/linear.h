@@ -62,6 +62,11 @@ inline int64_t block_bytes(const Weight& w) {
   return is_rotated(w) ? (stored_columns(w) + 4) * BLOCK : w.num_columns / w.group * group_bytes(w);
 }
 
+// The outputs' scales of a rotated block, behind its bytes.
+inline const float* rotated_scales(const Weight& w, const uint8_t* block) {
+  return reinterpret_cast<const float*>(block + stored_columns(w) * BLOCK);
+}
+
 inline float* bias_of(const Weight& w) {
   return w.has_bias ? reinterpret_cast<float*>(w.data + num_blocks(w) * block_bytes(w)) : nullptr;
 }

@@ -12,10 +12,9 @@
 
 static_assert(BLOCK == 32, "two registers of outputs");
 
-constexpr int64_t MOST_ROWS = 16;     // tokens of a register
-constexpr int64_t ROW_BYTES = 64;     // of a register's row
-constexpr int64_t SLICE_STEPS = 16;   // rows of 64 bytes of a token that are taken together
-constexpr int64_t SLICE_GROUPS = 8;   // the same of groups of few bits, whose weights are widened first
+constexpr int64_t ROW_BYTES = 64;    // of a register's row
+constexpr int64_t SLICE_STEPS = 8;   // rows of 64 bytes of a token that are taken together
+constexpr int64_t SLICE_GROUPS = 8;  // the same of groups of few bits, whose weights are widened first
 constexpr int64_t SUM_BYTES = BLOCK * 4;
 
 // Tokens as registers read them.
@@ -37,7 +36,7 @@ inline TileShapes shapes_for(const TileTokens& x) {
   return shapes;
 }
 
-// What a pass over a slice asks of memory: `pace` bytes in each of its steps.
+// What a pass over a slice asks of memory, to be used soon or later: `pace` bytes in each of its steps.
 struct TileAsks {
   const uint8_t* from;
   int64_t pace;
@@ -49,7 +48,7 @@ template <bool IS_BYTES, int SUM, int A, int B> AXIL_INLINE void add_products() 
 }
 
 // sums[m][n] += x[m][k] * w[k][n] over `num_steps` steps of one or two tiles' tokens.
-template <bool IS_BYTES, int TILES>
+template <bool IS_BYTES, int TILES, bool IS_SOON>
 void add_steps(const TileTokens& x, const uint8_t* rows, const uint8_t* weights, int64_t num_steps, const TileAsks& asks,
                bool is_first, float* sums) {
   const int64_t step_bytes = x.num_rows * ROW_BYTES, second = x.tile_bytes(), lower = x.num_rows * BLOCK;
@@ -64,7 +63,10 @@ void add_steps(const TileTokens& x, const uint8_t* rows, const uint8_t* weights,
   }
   const uint8_t* asked = asks.from;
   for (int64_t step = 0; step < num_steps; step++, rows += step_bytes, weights += MOST_ROWS * SUM_BYTES) {
-    for (int64_t at = 0; at < asks.pace; at += 64) ask_ahead(asked + at);
+    for (int64_t at = 0; at < asks.pace; at += 64) {
+      if (IS_SOON) ask_for(asked + at);
+      else ask_for_later(asked + at);
+    }
     asked += asks.pace;
     load_tile<6>(weights, SUM_BYTES);
     load_tile<7>(weights + ROW_BYTES, SUM_BYTES);
@@ -101,8 +103,11 @@ void sum_steps(const TileTokens& x, const uint8_t* rows, int64_t num_tiles, cons
       float* const to = sums + 2 * pass * x.num_rows * BLOCK;
       const TileAsks asks = pass == 0 ? TileAsks{weights + AHEAD, STEP_WEIGHTS}
                                       : TileAsks{next + step * STEP_WEIGHTS + (pass - 1) * share * count, share};
-      if (2 * pass + 1 < num_tiles) add_steps<IS_BYTES, 2>(x, own, weights, count, asks, step == 0, to);
-      else add_steps<IS_BYTES, 1>(x, own, weights, count, asks, step == 0, to);
+      const bool is_pair = 2 * pass + 1 < num_tiles;
+      if (is_pair && pass == 0) add_steps<IS_BYTES, 2, true>(x, own, weights, count, asks, step == 0, to);
+      else if (is_pair) add_steps<IS_BYTES, 2, false>(x, own, weights, count, asks, step == 0, to);
+      else if (pass == 0) add_steps<IS_BYTES, 1, true>(x, own, weights, count, asks, step == 0, to);
+      else add_steps<IS_BYTES, 1, false>(x, own, weights, count, asks, step == 0, to);
     }
   }
 }
@@ -152,7 +157,7 @@ template <> struct Groups<true, INT4> {
   }
 };
 
-// A group's products of one tile, from registers `SUM` and the next to `products` [token][BLOCK].
+// A group's products of one tile, by way of registers `SUM` and the next, into `products` [token][BLOCK].
 template <bool IS_BYTES, int SUM>
 AXIL_INLINE void multiply_group(const TileTokens& x, const uint8_t* rows, const uint8_t* panel, float* products) {
   clear_tile<SUM>();
@@ -166,33 +171,64 @@ AXIL_INLINE void multiply_group(const TileTokens& x, const uint8_t* rows, const 
   store_tile<SUM + 1>(products + LANES, SUM_BYTES);
 }
 
-// sums += a group's products, by its scales. `factors` and `totals` are the tokens' as `ByteTokens` and `PairTokens` have them.
-template <bool IS_BYTES, int FORMAT>
-AXIL_INLINE void add_group(const uint8_t* scales, const float* factors, const float* totals, int64_t num_rows,
-                           const float* products, float* sums) {
-  Floats scale[VECTORS], least[VECTORS];
+// A slice's groups: where their scales lie, and what belongs to the tokens, as `ByteTokens` and `PairTokens` have it.
+struct Slice {
+  const uint8_t* scales;
+  int64_t bytes;  // from one group's scales to the next one's
+  int64_t count;
+  const float *factors, *totals;  // [group][token of the tile]
+  int64_t num_rows;
+};
+
+// sums[m][n] += the products [group][token][BLOCK] of M tokens from `first` on, by their scales.
+template <bool IS_BYTES, int FORMAT, int M>
+void add_groups(const Slice& slice, int64_t first, const float* products, float* sums) {
+  Floats acc[M][VECTORS];
+  sums += first * BLOCK;
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
 #pragma GCC unroll 2
-  for (int v = 0; v < VECTORS; v++) {
-    scale[v] = load_halves(scales + v * LANES * 2);
-    if (FORMAT == INT4) least[v] = load_halves(scales + (BLOCK + v * LANES) * 2);
-    if (FORMAT == INT4 && !IS_BYTES) least[v] = fnma(scale[v], all(Widening<INT4>::ADDED), least[v]);
-  }
-#pragma GCC unroll 4
-  for (int64_t m = 0; m < num_rows; m++) {
-    const Floats total = all(totals[m]);
+    for (int v = 0; v < VECTORS; v++) acc[m][v] = load(sums + m * BLOCK + v * LANES);
+  for (int64_t g = 0; g < slice.count; g++) {
+    const uint8_t* const scales = slice.scales + g * slice.bytes;
+    const float* const product = products + (g * MOST_ROWS + first) * BLOCK;
+    const float *const factors = slice.factors + g * slice.num_rows + first, *const totals = slice.totals + g * slice.num_rows + first;
+    Floats scale[VECTORS], least[VECTORS];
 #pragma GCC unroll 2
     for (int v = 0; v < VECTORS; v++) {
-      const float* const product = products + m * BLOCK + v * LANES;
-      float* const to = sums + m * BLOCK + v * LANES;
-      if constexpr (IS_BYTES) {
-        const Floats so_far = fma(to_floats(load_ints(product)), mul(scale[v], all(factors[m])), load(to));
-        store(to, fma(least[v], total, so_far));
-      } else if constexpr (FORMAT == INT4) {
-        store(to, fma(least[v], total, fma(load(product), scale[v], load(to))));
-      } else {
-        store(to, fma(add(load(product), total), scale[v], load(to)));
-      }
+      scale[v] = load_halves(scales + v * LANES * 2);
+      least[v] = FORMAT == INT4 ? load_halves(scales + (BLOCK + v * LANES) * 2) : scale[v];
+      if (FORMAT == INT4 && !IS_BYTES) least[v] = fnma(scale[v], all(Widening<INT4>::ADDED), least[v]);
     }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 2
+      for (int v = 0; v < VECTORS; v++) {
+        const float* const from = product + m * BLOCK + v * LANES;
+        if constexpr (IS_BYTES) acc[m][v] = fma(to_floats(load_ints(from)), mul(scale[v], all(factors[m])), acc[m][v]);
+        else acc[m][v] = fma(load(from), scale[v], acc[m][v]);
+        acc[m][v] = fma(least[v], all(totals[m]), acc[m][v]);
+      }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 2
+    for (int v = 0; v < VECTORS; v++) store(sums + m * BLOCK + v * LANES, acc[m][v]);
+}
+
+template <bool IS_BYTES, int FORMAT>
+void add_groups_of_tile(const Slice& slice, const float* products, float* sums) {
+  int64_t first = 0;
+  for (; first + 8 <= slice.num_rows; first += 8) add_groups<IS_BYTES, FORMAT, 8>(slice, first, products, sums);
+  switch (slice.num_rows - first) {
+    case 1: return add_groups<IS_BYTES, FORMAT, 1>(slice, first, products, sums);
+    case 2: return add_groups<IS_BYTES, FORMAT, 2>(slice, first, products, sums);
+    case 3: return add_groups<IS_BYTES, FORMAT, 3>(slice, first, products, sums);
+    case 4: return add_groups<IS_BYTES, FORMAT, 4>(slice, first, products, sums);
+    case 5: return add_groups<IS_BYTES, FORMAT, 5>(slice, first, products, sums);
+    case 6: return add_groups<IS_BYTES, FORMAT, 6>(slice, first, products, sums);
+    case 7: return add_groups<IS_BYTES, FORMAT, 7>(slice, first, products, sums);
+    default: return;
   }
 }
 
@@ -204,7 +240,7 @@ void sum_groups(const Weight& w, const TileTokens& x, const uint8_t* rows, const
   using G = Groups<IS_BYTES, FORMAT>;
   const G groups;
   const int64_t bytes = group_bytes(w), row_bytes = x.num_rows * x.row_bytes;
-  alignas(64) float products[2][MOST_ROWS * BLOCK];
+  alignas(64) float products[SLICE_GROUPS * MOST_ROWS * BLOCK];
   for (int64_t first = 0; first < x.num_steps; first += SLICE_GROUPS, block += SLICE_GROUPS * bytes) {
     const int64_t count = x.num_steps - first < SLICE_GROUPS ? x.num_steps - first : SLICE_GROUPS;
     for (int64_t g = 0; g < count; g++) {
@@ -214,18 +250,13 @@ void sum_groups(const Weight& w, const TileTokens& x, const uint8_t* rows, const
     for (int64_t t = 0; t < num_tiles; t++) {
       const uint8_t* const own = rows + t * x.tile_bytes() + first * row_bytes;
       const int64_t at = (t * x.num_steps + first) * x.num_rows;
-      float* const to = sums + t * x.num_rows * BLOCK;
-      const auto multiply = [&](int64_t g) AXIL_ALWAYS {
-        if (g % 2 == 0) multiply_group<IS_BYTES, 0>(x, own + g * row_bytes, panel + g * G::PANEL, products[0]);
-        else multiply_group<IS_BYTES, 2>(x, own + g * row_bytes, panel + g * G::PANEL, products[1]);
-      };
-      multiply(0);
       for (int64_t g = 0; g < count; g++) {
-        if (g + 1 < count) multiply(g + 1);  // while the one before is scaled
-        const int64_t token = at + g * x.num_rows;
-        add_group<IS_BYTES, FORMAT>(block + g * bytes + G::NUMBERS, factors + token, totals + token, x.num_rows,
-                                    products[g % 2], to);
+        float* const to = products + g * MOST_ROWS * BLOCK;
+        if (g % 2 == 0) multiply_group<IS_BYTES, 0>(x, own + g * row_bytes, panel + g * G::PANEL, to);
+        else multiply_group<IS_BYTES, 2>(x, own + g * row_bytes, panel + g * G::PANEL, to);
       }
+      const Slice slice{block + G::NUMBERS, bytes, count, factors + at, totals + at, x.num_rows};
+      add_groups_of_tile<IS_BYTES, FORMAT>(slice, products, sums + t * x.num_rows * BLOCK);
     }
   }
 }

@@ -105,8 +105,8 @@ struct ByteTokens {
 
 // The sums of rotated columns. Not inlined, so that registers are given out for this loop alone.
 template <int M>
-__attribute__((noinline)) void byte_tile(const uint8_t* block, const ByteTokens& x, int64_t token, const Asks& asks,
-                                         float* sums) {
+__attribute__((noinline)) void byte_tile(const uint8_t* block, const float* scales, const ByteTokens& x, int64_t token,
+                                         const Asks& asks, float* sums) {
   const int64_t num_quads = x.num_columns / 4;
   const uint8_t* const q = x.q + token * num_quads * QUAD_BYTES;
   Ints acc[M][VECTORS];
@@ -126,7 +126,6 @@ __attribute__((noinline)) void byte_tile(const uint8_t* block, const ByteTokens&
       for (int v = 0; v < VECTORS; v++) dot_quads(acc[m][v], weights[v], one);
     }
   }
-  const float* const scales = reinterpret_cast<const float*>(block + num_quads * BLOCK * 4);
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) {
     const Floats factor = all(x.scales[token + m]);

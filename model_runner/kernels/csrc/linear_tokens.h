@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t STRIP = 96;  // tokens that vectors take through a block together: a multiple of every tile
 static_assert(STRIP % TILE == 0 && STRIP % BYTE_TILE == 0, "a strip is cut into tiles");
+constexpr int64_t FEW_BYTES = 8;  // tokens in bytes up to which vectors are faster than registers
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -50,14 +51,16 @@ AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
   return {index * size + smaller(index, larger), size + (index < larger)};
 }
 
-// Whether a layer's products are those of the tile registers.
-bool is_in_registers(const Weight& w) { return AXIL_AMX && (w.format == BFLOAT16 || w.activations != AS_THEY_ARE); }
+// Tokens that lie side by side where a layer's products are those of the tile registers, and 0 where vectors compute them.
+// Products of bytes are whole numbers, the same either way, and of few tokens vectors give them faster.
+int64_t rows_of(const Weight& w, int64_t num_tokens) {
+  if (!AXIL_AMX || w.format == FLOAT32) return 0;
+  if (w.activations == BYTES) return num_tokens > FEW_BYTES ? MOST_ROWS : 0;
+  return w.format == BFLOAT16 || w.activations == PAIRS_OF_BF16 ? smaller(MOST_ROWS, num_tokens) : 0;
+}
 
-// The most tokens of a tile, of `count` that are taken together.
+// The most tokens of a tile, of `count` that vectors take together.
 int64_t tile_of(const Weight& w, int64_t count) {
-#if AXIL_AMX
-  if (is_in_registers(w)) return smaller(MOST_ROWS, count);
-#endif
   if (w.activations == BYTES) return BYTE_TILE;
   return w.format >= INT8 && w.activations == AS_THEY_ARE && count <= FEW ? FEW : TILE;
 }
@@ -71,8 +74,7 @@ struct Placed {
 // Call `body(placed)` for every token, on all threads.
 template <class Body>
 void for_tokens(const Weight& w, int64_t num_tokens, const Body& body) {
-  if (is_in_registers(w)) {
-    const int64_t apart = tile_of(w, num_tokens);
+  if (const int64_t apart = rows_of(w, num_tokens)) {
     parallel_ranges(num_tokens, 2, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; i++) body(Placed{i / apart * apart, i % apart, apart});
     });
@@ -93,9 +95,8 @@ void for_tokens(const Weight& w, int64_t num_tokens, const Body& body) {
 
 // Tokens for which there is room in what tiles read: registers are filled.
 int64_t room_of(const Weight& w, int64_t num_tokens) {
-  if (!is_in_registers(w)) return num_tokens;
-  const int64_t rows = tile_of(w, num_tokens);
-  return (num_tokens + rows - 1) / rows * rows;
+  const int64_t rows = rows_of(w, num_tokens);
+  return rows ? (num_tokens + rows - 1) / rows * rows : num_tokens;
 }
 
 AXIL_INLINE void convert(float x, float& to) { to = x; }
@@ -159,9 +160,9 @@ struct Bytes {
 // SIZE: what four columns take. In registers a row is of whole steps, of which zeros fill up the last.
 template <int64_t SIZE, class From>
 ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Bytes& memory) {
-  const bool is_whole = is_rotated(w);  // one group
+  const bool is_whole = is_rotated(w), is_in_rows = rows_of(w, num_tokens) > 0;  // one group; as registers read it
   const int64_t group = w.group, groups = w.num_columns / group, room = room_of(w, num_tokens);
-  const int64_t row = (is_whole ? stored_columns(w) : w.num_columns) / 4 * SIZE;
+  const int64_t row = (is_whole && is_in_rows ? stored_columns(w) : w.num_columns) / 4 * SIZE;
   uint8_t* const all_q = memory.q.room_for(room * row);
   const Scales all_scales{memory.scales.room_for(room * groups), memory.totals.room_for(room * groups),
                           memory.zeros.room_for(room * groups)};
@@ -171,13 +172,16 @@ ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Byte
       const int64_t own = at.tile * groups + g * at.apart + at.place;
       const Scales scales{all_scales.scale + own, all_scales.total + own, all_scales.zero + own};
 #if AXIL_AMX
-      const int64_t step = is_whole ? ROW_BYTES : GROUP;
-      const auto place_of = [&](int64_t k) { return tile + (k / step * at.apart + at.place) * step + k % step; };
-      round_group(group, columns, scales,
-                  [&](int64_t k, Ints rounded_to) AXIL_ALWAYS { store_bytes(place_of(g * group + k), rounded_to); });
-      if (g + 1 == groups)
-        for (int64_t k = w.num_columns; k < row; k += LANES) store_bytes(place_of(k), int_zeros());
-#else
+      if (is_in_rows) {
+        const int64_t step = is_whole ? ROW_BYTES : GROUP;
+        const auto place_of = [&](int64_t k) { return tile + (k / step * at.apart + at.place) * step + k % step; };
+        round_group(group, columns, scales,
+                    [&](int64_t k, Ints rounded_to) AXIL_ALWAYS { store_bytes(place_of(g * group + k), rounded_to); });
+        if (g + 1 == groups)
+          for (int64_t k = w.num_columns; k < row; k += LANES) store_bytes(place_of(k), int_zeros());
+        continue;
+      }
+#endif
       uint8_t* to = tile + (g * group / 4 * at.apart + at.place) * SIZE;
       round_group(group, columns, scales, [&](int64_t, Ints rounded_to) AXIL_ALWAYS {
         constexpr int QUADS = LANES / 4;
@@ -187,7 +191,6 @@ ByteTokens round_tokens(const Weight& w, const From* x, int64_t num_tokens, Byte
 #pragma GCC unroll 4
         for (int i = 0; i < QUADS; i++, to += at.apart * SIZE) memcpy(to, quads + i * SIZE, SIZE);
       });
-#endif
     }
   };
   for_tokens(w, num_tokens, [&](const Placed& at) {
@@ -234,7 +237,7 @@ TileTokens bfloat16_rows(const Weight& w, const From* x, int64_t num_tokens, Lin
       else to[k - whole] = 0;
     }
   });
-  return {reinterpret_cast<const uint8_t*>(out), tile_of(w, num_tokens), ROW_BYTES, columns / STEP};
+  return {reinterpret_cast<const uint8_t*>(out), rows_of(w, num_tokens), ROW_BYTES, columns / STEP};
 }
 #endif
 

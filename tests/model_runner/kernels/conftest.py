@@ -13,6 +13,7 @@ from wire import native
 collect_ignore = ["sanitized_calls.py"]  # a program that a test runs, not a module
 
 PLAIN_C = Path(__file__).with_name("avx512_in_plain_c.h")
+TILES_IN_PLAIN_C = Path(__file__).with_name("amx_in_plain_c.h")
 CHANGES = {
     "#include <immintrin.h>": f'#include "{PLAIN_C.name}"',
     'asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(x));': "sum = _mm512_dpbusd_epi32(sum, weights, x);",
@@ -35,7 +36,17 @@ def avx2(library: Library) -> Library:
 @pytest.fixture(scope="session")
 def avx512_in_plain_c(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Library:
     """The kernels as they are written for AVX-512, on a CPU that needs no more than AVX2; in one thread."""
-    sources = tmp_path_factory.mktemp("avx512") / "csrc"
+    return _in_plain_c(Isa.AVX512, tmp_path_factory.mktemp("avx512"))
+
+
+@pytest.fixture(scope="session")
+def amx_in_plain_c(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """The same of AMX."""
+    return _in_plain_c(Isa.AMX, tmp_path_factory.mktemp("amx"))
+
+
+def _in_plain_c(isa: Isa, folder: Path) -> Library:
+    sources = folder / "csrc"
     shutil.copytree(programs()[0].sources, sources, ignore=shutil.ignore_patterns("ceilings.cpp"))
     shutil.copy(PLAIN_C, sources)
     simd = (sources / "simd.h").read_text()
@@ -44,7 +55,10 @@ def avx512_in_plain_c(library: Library, tmp_path_factory: pytest.TempPathFactory
         simd = simd.replace(written, instead)
     (sources / "simd.h").write_text(simd)
     flags = ("-std=c++17", "-O1", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-pthread", "-Wno-psabi")
-    program = native.Program(sources, name="avx512-in-plain-c", what="the kernels for AVX-512 in plain C", flags=flags)
-    loaded = opened(Isa.AVX512, native.built(program))
+    if isa is Isa.AMX:
+        shutil.copy(TILES_IN_PLAIN_C, sources / "amx.h")
+        flags = (*flags, "-D__AMX_TILE__", "-D__AMX_BF16__", "-D__AMX_INT8__")
+    name = f"{isa.value}-in-plain-c"
+    loaded = opened(isa, native.built(native.Program(sources, name=name, what=name, flags=flags)))
     loaded.set_threads(1)
     return loaded

@@ -13,6 +13,7 @@ import numpy as np
 
 MULTIPLIES_BF16 = sys.argv[2] == "1"
 library = ctypes.CDLL(sys.argv[1])
+assert library.axil_prepare() == 0
 for name in ("axil_weight_bytes", "axil_page_elements", "axil_partial_floats"):
     getattr(library, name).restype = c_int64
 random = np.random.default_rng(0)

@@ -39,7 +39,7 @@ def test_the_kernels_compile_for_the_other_instruction_set_too(isa: Isa) -> None
     assert built(isa, extra_flags=("-O1",)).exists()
 
 
-@pytest.mark.parametrize("other", ["avx2", "avx512_in_plain_c"])
+@pytest.mark.parametrize("other", ["avx2", "avx512_in_plain_c", "amx_in_plain_c"])
 def test_the_other_instruction_set_than_this_machines_computes_right_too(
     request: pytest.FixtureRequest, other: str
 ) -> None:

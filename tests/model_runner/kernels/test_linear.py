@@ -17,7 +17,9 @@ SHAPES = [(1, 32), (16, 64), (49, 96), (130, 544)]
 NUM_TOKENS = [1, 2, 3, 4, 5, 6, 7, 13, 97, 195]
 
 
-@pytest.fixture(params=[("library", 1), ("library", 3), ("avx2", 1), ("avx512_in_plain_c", 1)], ids=str)
+@pytest.fixture(
+    params=[("library", 1), ("library", 3), ("avx2", 1), ("avx512_in_plain_c", 1), ("amx_in_plain_c", 1)], ids=str
+)
 def kernels(request: pytest.FixtureRequest) -> LinearKernels:
     name, threads = request.param
     library: Library = request.getfixturevalue(name)
