@@ -164,6 +164,8 @@ AXIL_INLINE Floats activated(int32_t kind, Floats gate) {
   return mul(gate, sigmoid(add(y, y)));
 }
 
+constexpr int64_t WRITTEN_AHEAD = 8;  // tokens
+
 void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const float* sums) {
   const int64_t n = block * BLOCK, left = c.w.num_outputs - n;
   const int64_t width = left < BLOCK ? left : BLOCK;
@@ -171,6 +173,7 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const
   alignas(64) float edge[BLOCK];
   for (int64_t m = 0; m < count; m++) {
     float* const row = c.out + (first + m) * c.w.num_outputs + n;
+    for (int v = 0; v < BLOCK; v += 16) ask_to_write(row + WRITTEN_AHEAD * c.w.num_outputs + v);  // which others have read
     float* const to = width == BLOCK ? row : edge;
     for (int v = 0; v < BLOCK; v += LANES) {
       Floats y = load(sums + m * BLOCK + v);

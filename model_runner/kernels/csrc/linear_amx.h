@@ -14,7 +14,7 @@ static_assert(BLOCK == 32, "two registers of outputs");
 
 constexpr int64_t ROW_BYTES = 64;    // of a register's row
 constexpr int64_t SLICE_STEPS = 8;   // rows of 64 bytes of a token that are taken together
-constexpr int64_t SLICE_GROUPS = 8;  // the same of groups of few bits, whose weights are widened first
+constexpr int64_t SLICE_GROUPS = 4;  // the same of groups of few bits, whose weights are widened first
 constexpr int64_t SUM_BYTES = BLOCK * 4;
 
 // Tokens as registers read them.

@@ -235,8 +235,10 @@ AXIL_API void axil_write_gguf(const Weight* w, int64_t first, int32_t half, int6
 
 // The rows of given outputs of an ungated weight, as float32 or bf16: what an embedding looks up.
 AXIL_API void axil_read_rows(const Weight* w, const int64_t* rows, int64_t count, void* out, int32_t is_bf16) {
-  for (int64_t i = 0; i < count; i++) {
-    if (is_bf16) read_row(*w, rows[i], static_cast<Bf16*>(out) + i * w->num_columns);
-    else read_row(*w, rows[i], static_cast<float*>(out) + i * w->num_columns);
-  }
+  parallel_ranges(count, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+      if (is_bf16) read_row(*w, rows[i], static_cast<Bf16*>(out) + i * w->num_columns);
+      else read_row(*w, rows[i], static_cast<float*>(out) + i * w->num_columns);
+    }
+  });
 }

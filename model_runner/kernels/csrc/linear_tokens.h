@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t STRIP = 96;  // tokens that vectors take through a block together: a multiple of every tile
 static_assert(STRIP % TILE == 0 && STRIP % BYTE_TILE == 0, "a strip is cut into tiles");
-constexpr int64_t FEW_BYTES = 8;  // tokens in bytes up to which vectors are faster than registers
+constexpr int64_t FEW_BYTES = 8, FEW_NIBBLES = 96;  // tokens up to which vectors multiply bytes faster than registers
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -55,7 +55,7 @@ AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
 // Products of bytes are whole numbers, the same either way, and of few tokens vectors give them faster.
 int64_t rows_of(const Weight& w, int64_t num_tokens) {
   if (!AXIL_AMX || w.format == FLOAT32) return 0;
-  if (w.activations == BYTES) return num_tokens > FEW_BYTES ? MOST_ROWS : 0;
+  if (w.activations == BYTES) return num_tokens > (w.format == INT8 ? FEW_BYTES : FEW_NIBBLES) ? MOST_ROWS : 0;
   return w.format == BFLOAT16 || w.activations == PAIRS_OF_BF16 ? smaller(MOST_ROWS, num_tokens) : 0;
 }
 
