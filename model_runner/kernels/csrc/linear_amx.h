@@ -13,7 +13,7 @@
 static_assert(BLOCK == 32, "two registers of outputs");
 
 constexpr int64_t ROW_BYTES = 64;    // of a register's row
-constexpr int64_t SLICE_STEPS = 8;   // rows of 64 bytes of a token that are taken together
+constexpr int64_t SLICE_STEPS = 10;  // rows of 64 bytes of a token that are taken together, at most
 constexpr int64_t SLICE_GROUPS = 4;  // the same of groups of few bits, whose weights are widened first
 constexpr int64_t SUM_BYTES = BLOCK * 4;
 
@@ -92,9 +92,9 @@ template <bool IS_BYTES>
 void sum_steps(const TileTokens& x, const uint8_t* rows, int64_t num_tiles, const uint8_t* block, const uint8_t* next,
                float* sums) {
   constexpr int64_t STEP_WEIGHTS = MOST_ROWS * SUM_BYTES;
-  const int64_t num_passes = (num_tiles + 1) / 2;
-  for (int64_t step = 0; step < x.num_steps; step += SLICE_STEPS) {
-    const int64_t count = x.num_steps - step < SLICE_STEPS ? x.num_steps - step : SLICE_STEPS;
+  const int64_t num_passes = (num_tiles + 1) / 2, num_slices = (x.num_steps + SLICE_STEPS - 1) / SLICE_STEPS;
+  for (int64_t slice = 0; slice < num_slices; slice++) {
+    const int64_t step = x.num_steps * slice / num_slices, count = x.num_steps * (slice + 1) / num_slices - step;
     const uint8_t* const weights = block + step * STEP_WEIGHTS;
     // The first pass asks for what it is about to read, the others together for the same slice of the next block.
     const int64_t share = num_passes > 1 ? (STEP_WEIGHTS / (num_passes - 1) + 63) / 64 * 64 : 0;
