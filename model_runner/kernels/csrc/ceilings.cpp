@@ -1,5 +1,6 @@
 // What this machine can do at most, to hold measurements of the kernels against: reading memory, multiplying.
 
+#include "amx.h"
 #include "api.h"
 #include "simd_bytes.h"
 #include "threads.h"
@@ -61,14 +62,45 @@ int64_t add_up(int64_t rounds, const Vector& start, const Add& add) {
   return pieces * rounds * CHAINS;
 }
 
+#if AXIL_AMX
+// The same in the tile registers, for four independent sums.
+template <class Add>
+int64_t add_up_tiles(int64_t rounds, const Add& add) {
+  const int64_t pieces = num_threads();
+  parallel(pieces, [&](int64_t) {
+    TileShapes shapes;
+    for (int t = 0; t < 8; t++) shapes.row_bytes[t] = 64, shapes.rows[t] = MOST_ROWS;
+    const Tiles registers(shapes);
+    for (int64_t round = 0; round < rounds; round++) add();
+  });
+  return pieces * rounds * 4;
+}
+#endif
+
 }  // namespace
 
-// `rounds` times several independent products and sums of vectors on each thread; returns the operations, a product and
+// `rounds` times (in tile registers, which take longer, a quarter) several independent products and sums on each thread; returns the operations, a product and
 // its sum counted as two.
 AXIL_API int64_t axil_multiply_all(int32_t products, int64_t rounds) {
   constexpr int64_t NUM_BYTES = sizeof(Ints);
   static const uint8_t ones[sizeof(Ints)] = {1, 1, 1, 1, 1, 1, 1, 1};
   switch (products) {
+#if AXIL_AMX
+    case OF_BFLOAT16:
+      return 2 * 16 * 16 * 32 * add_up_tiles(rounds / 4, [] {
+               add_pair_products<0, 4, 6>();
+               add_pair_products<1, 4, 7>();
+               add_pair_products<2, 5, 6>();
+               add_pair_products<3, 5, 7>();
+             });
+    case OF_BYTES:
+      return 2 * 16 * 16 * 64 * add_up_tiles(rounds / 4, [] {
+               add_quad_products<0, 4, 6>();
+               add_quad_products<1, 4, 7>();
+               add_quad_products<2, 5, 6>();
+               add_quad_products<3, 5, 7>();
+             });
+#else
     case OF_BFLOAT16: {
       const Weights weights = part<0>(int_zeros());
       const Act tokens[2] = {};
@@ -82,6 +114,7 @@ AXIL_API int64_t axil_multiply_all(int32_t products, int64_t rounds) {
                dot_quads(sum, weights, x);
              });
     }
+#endif
     case OF_NIBBLES: {
       const Ints weights = load_ints(ones);
       return 2 * NUM_BYTES * add_up<8>(rounds, int_zeros(), [weights, x = weights](Ints& sum) mutable {

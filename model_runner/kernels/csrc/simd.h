@@ -39,6 +39,7 @@ using Bf16 = uint16_t;
 AXIL_INLINE void ask_for(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 AXIL_INLINE void ask_for_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
+// The same to be written.
 AXIL_INLINE void ask_to_write(const void* p) { asm volatile("prefetchw (%0)" ::"r"(p)); }
 
 AXIL_INLINE float widened(Bf16 value) {

@@ -9,17 +9,35 @@ from model_runner.kernel_choice import checked, load_library
 from model_runner.kernels.build import CannotBuild, built
 from model_runner.kernels.cpu import Isa, usable_isas
 from model_runner.kernels.library import Library, opened
+from wire import native
 
 AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512vbmi"}
 
 
+AMX = AVX512 | {"amx_tile", "amx_bf16", "amx_int8"}
+
+
 def test_the_best_instruction_set_that_the_cpu_has_whole_comes_first() -> None:
-    assert usable_isas(AVX512) == (Isa.AVX512, Isa.AVX2)
+    assert usable_isas(AMX) == (Isa.AMX, Isa.AVX512, Isa.AVX2)
+    assert usable_isas(AMX - {"amx_bf16"}) == usable_isas(AVX512) == (Isa.AVX512, Isa.AVX2)
     for missing in ("avx512_bf16", "avx512vbmi"):
         assert usable_isas(AVX512 - {missing}) == (Isa.AVX2,)
     assert usable_isas(AVX2 - {"fma"}) == ()
     assert usable_isas(frozenset()) == ()
+
+
+def test_where_linux_refuses_the_registers_the_next_kernels_are_used_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "refused.cpp").write_text('extern "C" int axil_prepare() { return 1; }')
+    refused = native.built(native.Program(tmp_path, name="refused", what="a library", flags=("-fPIC",)), cache=tmp_path)
+    with pytest.raises(CannotBuild, match=r"use amx \(Operation not permitted\)"):
+        opened(Isa.AMX, refused)
+    place = built(Isa.AVX2)
+    monkeypatch.setattr(kernel_choice, "built", lambda isa: refused if isa is Isa.AMX else place)
+    assert checked((Isa.AMX, Isa.AVX2))[0] == place
+    assert "not let this process use amx" in caplog.text
 
 
 def test_a_machine_without_kernels_serves_without_them_and_says_what_is_lost(

@@ -185,6 +185,17 @@ def test_a_token_with_nan_or_infinity_gives_no_numbers_and_leaves_the_others_alo
     assert not bad[[1, 2]].isfinite().any()
 
 
+def test_registers_are_shared_with_torch_which_uses_them_too(library: Library) -> None:
+    weight = LinearKernels(library).make(64, 96, BFLOAT16)
+    weight.write(0, _random(64, 96))
+    x, a, b = _random(40, 96, seed=1), _random(128, 256, seed=2).bfloat16(), _random(256, 128, seed=3).bfloat16()
+    ours, torchs = weight(x), a @ b
+    for _ in range(20):
+        assert torch.equal(weight(x), ours)
+        assert torch.equal(a @ b, torchs)
+        assert torch.equal(weight(x[:1]), ours[:1])
+
+
 def test_zeros_stay_zeros(kernels: LinearKernels, kind: Kind) -> None:
     weight = kernels.make(20, 64, kind)
     weight.write(0, torch.zeros(20, 64))
