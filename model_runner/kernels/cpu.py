@@ -10,7 +10,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 class Isa(enum.Enum):
-    """An instruction set that the kernels are compiled for, the fastest first; the value is its name in logs and files."""
+    """What the kernels are compiled for, the fastest first; the value is how logs and file names call it."""
 
     AMX = "amx"
     AVX512 = "avx512-bf16"
