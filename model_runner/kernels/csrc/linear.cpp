@@ -173,7 +173,7 @@ void write_out(const Call& c, int64_t block, int64_t first, int64_t count, const
   alignas(64) float edge[BLOCK];
   for (int64_t m = 0; m < count; m++) {
     float* const row = c.out + (first + m) * c.w.num_outputs + n;
-    if (AXIL_AMX)  // what another thread has read takes as long to write as to read, and registers leave nothing else to wait for
+    if (AXIL_AMX)  // what another thread has read takes as long to write as to read
       for (int v = 0; v < BLOCK; v += LANES) ask_to_write(row + WRITTEN_AHEAD * c.w.num_outputs + v);
     float* const to = width == BLOCK ? row : edge;
     for (int v = 0; v < BLOCK; v += LANES) {
