@@ -11,7 +11,7 @@
 
 #include "simd.h"
 
-constexpr int64_t MOST_ROWS = 16;  // of a register
+constexpr int MOST_ROWS = 16;  // of a register
 
 #if AXIL_AMX
 
@@ -45,13 +45,11 @@ template <int T> AXIL_INLINE void load_tile(const void* p, int64_t apart) {
 template <int T> AXIL_INLINE void store_tile(void* p, int64_t apart) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(apart), "i"(T) : "memory");
 }
-// SUM[m][n] += the sum over k of A[m][k] * B[k / 2][n][k % 2], all bf16; the sums are float32.
-template <int SUM, int A, int B> AXIL_INLINE void add_pair_products() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUM), "i"(A), "i"(B));
-}
-// SUM[m][n] += the sum over k of A[m][k] (signed bytes) * B[k / 4][n][k % 4] (unsigned); the sums are int32.
-template <int SUM, int A, int B> AXIL_INLINE void add_quad_products() {
-  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUM), "i"(A), "i"(B));
+// SUM[m][n] += the sum over k of A[m][k] * B[k / 2][n][k % 2], all bf16; the sums are float32. Of bytes the sum over k of
+// A[m][k] (signed) * B[k / 4][n][k % 4] (unsigned), as int32.
+template <bool IS_BYTES, int SUM, int A, int B> AXIL_INLINE void add_products() {
+  if constexpr (IS_BYTES) asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUM), "i"(A), "i"(B));
+  else asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUM), "i"(A), "i"(B));
 }
 
 #endif

@@ -7,11 +7,12 @@
 // the splits of a tile were done by one thread (many tiles) or by several (few).
 #include <algorithm>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "api.h"
 #include "attention_amx.h"
 #include "attention_tiles.h"
+#include "lines.h"
 #include "threads.h"
 
 namespace {
@@ -54,16 +55,6 @@ AXIL_INLINE void in_padded(int64_t head_dim, int64_t padded_dim, const Body& bod
     body(d, static_cast<int>(std::clamp<int64_t>(head_dim - d, 0, LANES)));
 }
 
-// Memory of one thread for one tile, kept for the next.
-struct Scratch {
-  std::vector<float> memory;
-  float* take(size_t& used, size_t count) {
-    float* taken = memory.data() + used;
-    used += (count + 15) / 16 * 16;
-    return taken;
-  }
-};
-
 // Whether products are those of the tile registers.
 template <class Stored>
 constexpr bool IS_IN_REGISTERS = AXIL_AMX && std::is_same_v<Stored, Bf16>;
@@ -79,7 +70,7 @@ struct Queries {
   }
   int end_seen(int r) const { return position + r / group + 1; }
 #if AXIL_AMX
-  int num_tiles() const { return (count + static_cast<int>(MOST_ROWS) - 1) / static_cast<int>(MOST_ROWS); }
+  int num_tiles() const { return (count + MOST_ROWS - 1) / MOST_ROWS; }
   int tile_rows() const { return (count + num_tiles() - 1) / num_tiles(); }
   int room() const { return num_tiles() * tile_rows(); }  // what stands behind the last query is not looked at
 #else
@@ -275,20 +266,19 @@ template <class Stored>
 void attend(const Blocks<Stored>& blocks, const Blocks<Stored>& next, const Step& step, const Item& item, int64_t window,
             const float* q, int64_t q_stride, float* partials, float* out) {
   using Query = typename KvLayout<Stored>::Query;
-  static thread_local Scratch scratch;
+  static thread_local Lines<float> memory;
   const int64_t dim = blocks.pool.head_dim, group = step.num_heads / step.num_kv_heads, kv_head = blocks.kv_head;
   const Queries queries{static_cast<int>(item.num_tokens * group), static_cast<int>(group), item.position, window};
   const size_t n = queries.count, room = queries.room(), num_last = IS_IN_REGISTERS<Stored> ? BLOCK / 2 * dim : dim;
-  const size_t needed = room * (3 * dim + 2 * GROUP + LANES + 4) + num_last + 11 * 16 + 16;
-  if (scratch.memory.size() < needed) scratch.memory.resize(needed);
-  size_t used = (64 - reinterpret_cast<uintptr_t>(scratch.memory.data()) % 64) % 64 / sizeof(float);
-  Query* own_q = reinterpret_cast<Query*>(scratch.take(used, room * dim));
-  float* scores = scratch.take(used, room * GROUP);
-  Query* weights = reinterpret_cast<Query*>(scratch.take(used, room * GROUP));
-  float* totals = scratch.take(used, n * LANES);
-  uint32_t* last_values = reinterpret_cast<uint32_t*>(scratch.take(used, num_last));
-  const Partials<Stored> running{scratch.take(used, n), scratch.take(used, n), scratch.take(used, room * dim)};
-  const Partials<Stored> later{scratch.take(used, n), scratch.take(used, n), scratch.take(used, room * dim)};
+  float* unused = memory.room_for(static_cast<int64_t>(room * (3 * dim + 2 * GROUP + LANES + 4) + num_last + 11 * 16));
+  const auto take = [&](size_t count) { return std::exchange(unused, unused + (count + 15) / 16 * 16); };
+  Query* own_q = reinterpret_cast<Query*>(take(room * dim));
+  float* scores = take(room * GROUP);
+  Query* weights = reinterpret_cast<Query*>(take(room * GROUP));
+  float* totals = take(n * LANES);
+  uint32_t* last_values = reinterpret_cast<uint32_t*>(take(num_last));
+  const Partials<Stored> running{take(n), take(n), take(room * dim)};
+  const Partials<Stored> later{take(n), take(n), take(room * dim)};
 #if AXIL_AMX
   std::optional<Tiles> registers;
   if constexpr (IS_IN_REGISTERS<Stored>) registers.emplace(shapes_for(queries.tile_rows(), dim));

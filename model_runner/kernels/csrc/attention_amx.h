@@ -49,7 +49,7 @@ void score_blocks(const Bf16* q, int64_t dim, const uint32_t* const* blocks, con
       if constexpr (ASKS)
         for (int64_t at = 0; at < step_words; at += LINE_WORDS) ask_for_later(later[B] + word + at);
       load_tile<5>(blocks[B] + word, LINE_BYTES);
-      add_pair_products<B, 4, 5>();
+      add_products<false, B, 4, 5>();
     });
   }
   each<BLOCKS>([&](auto b) AXIL_ALWAYS {
@@ -83,7 +83,7 @@ void weigh_dims_in_registers(const Bf16* weights, const uint32_t* const* values,
     load_tile<6>(weights + b * BLOCK, GROUP * sizeof(Bf16));
     each<VECTORS>([&](auto v) AXIL_ALWAYS {
       load_tile<7>(values[b] + first + decltype(v)::value * LANES, apart);
-      add_pair_products<decltype(v)::value, 6, 7>();
+      add_products<false, decltype(v)::value, 6, 7>();
     });
   }
   each<VECTORS>([&](auto v) AXIL_ALWAYS {

@@ -63,43 +63,37 @@ int64_t add_up(int64_t rounds, const Vector& start, const Add& add) {
 }
 
 #if AXIL_AMX
-// The same in the tile registers, for four independent sums.
-template <class Add>
-int64_t add_up_tiles(int64_t rounds, const Add& add) {
+// The same in the tile registers, for four independent sums and a quarter of the rounds, which take longer.
+template <bool IS_BYTES>
+int64_t add_up_tiles(int64_t rounds) {
+  constexpr int64_t OPERATIONS = 2 * MOST_ROWS * 16 * (IS_BYTES ? 64 : 32);  // of a product
   const int64_t pieces = num_threads();
   parallel(pieces, [&](int64_t) {
     TileShapes shapes;
     for (int t = 0; t < 8; t++) shapes.row_bytes[t] = 64, shapes.rows[t] = MOST_ROWS;
     const Tiles registers(shapes);
-    for (int64_t round = 0; round < rounds; round++) add();
+    for (int64_t round = 0; round < rounds / 4; round++) {
+      add_products<IS_BYTES, 0, 4, 6>();
+      add_products<IS_BYTES, 1, 4, 7>();
+      add_products<IS_BYTES, 2, 5, 6>();
+      add_products<IS_BYTES, 3, 5, 7>();
+    }
   });
-  return pieces * rounds * 4;
+  return OPERATIONS * pieces * (rounds / 4) * 4;
 }
 #endif
 
 }  // namespace
 
-// `rounds` times (in tile registers, which take longer, a quarter) several independent products and sums on each thread; returns the operations, a product and
-// its sum counted as two.
+// About `rounds` times several independent products and sums on each thread; returns the operations, a product and its sum
+// counted as two.
 AXIL_API int64_t axil_multiply_all(int32_t products, int64_t rounds) {
   constexpr int64_t NUM_BYTES = sizeof(Ints);
   static const uint8_t ones[sizeof(Ints)] = {1, 1, 1, 1, 1, 1, 1, 1};
   switch (products) {
 #if AXIL_AMX
-    case OF_BFLOAT16:
-      return 2 * 16 * 16 * 32 * add_up_tiles(rounds / 4, [] {
-               add_pair_products<0, 4, 6>();
-               add_pair_products<1, 4, 7>();
-               add_pair_products<2, 5, 6>();
-               add_pair_products<3, 5, 7>();
-             });
-    case OF_BYTES:
-      return 2 * 16 * 16 * 64 * add_up_tiles(rounds / 4, [] {
-               add_quad_products<0, 4, 6>();
-               add_quad_products<1, 4, 7>();
-               add_quad_products<2, 5, 6>();
-               add_quad_products<3, 5, 7>();
-             });
+    case OF_BFLOAT16: return add_up_tiles<false>(rounds);
+    case OF_BYTES: return add_up_tiles<true>(rounds);
 #else
     case OF_BFLOAT16: {
       const Weights weights = part<0>(int_zeros());

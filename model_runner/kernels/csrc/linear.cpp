@@ -33,11 +33,6 @@ struct Scratch {
   alignas(64) float panel[SLICE * BLOCK];
 };
 
-// One of `num_tiles`, and its first token.
-struct Place {
-  int64_t number, num_tiles, first;
-};
-
 // What a tile asks for that goes through a block in `num_steps`: the first one for what it reads itself, the
 // others together for the block that is multiplied next.
 AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* block, const uint8_t* next,
@@ -47,26 +42,6 @@ AXIL_INLINE Asks asks_of(const Weight& w, const Place& place, const uint8_t* blo
   if (place.number > sharers) return {block, 0};
   const int64_t share = (pace + sharers - 1) / sharers;
   return {next + (place.number - 1) * share * num_steps, share};
-}
-
-// Call `body(size, place)` for every tile of at most MOST tokens, its size a constant.
-template <int MOST, class Body>
-AXIL_INLINE void tiles(int64_t count, const Body& body) {
-  const int64_t num_tiles = (count + MOST - 1) / MOST;
-  for (int64_t i = 0; i < num_tiles; i++) {
-    const Tile tile = tile_at(i, num_tiles, count);
-    const Place place{i, num_tiles, tile.first};
-    switch (tile.size) {
-      case 1: body(std::integral_constant<int, 1>(), place); break;
-      case 2: body(std::integral_constant<int, 2>(), place); break;
-      case 3: body(std::integral_constant<int, 3>(), place); break;
-      case 4: body(std::integral_constant<int, 4>(), place); break;
-      case 5: if constexpr (MOST > 4) body(std::integral_constant<int, 5>(), place); break;
-      case 6: if constexpr (MOST > 4) body(std::integral_constant<int, 6>(), place); break;
-      case 7: if constexpr (MOST > 6) body(std::integral_constant<int, 7>(), place); break;
-      default: if constexpr (MOST > 6) body(std::integral_constant<int, 8>(), place); break;
-    }
-  }
 }
 
 #if AXIL_AMX
@@ -215,30 +190,27 @@ int64_t run_blocks(const Call& c, int64_t block, int64_t end, int64_t first, int
 template <class From>
 void arrange(const From* x, int64_t num_tokens, Tokens& tokens, Call& c) {
   const Weight& w = c.w;
+  const void* arranged = nullptr;  // of registers
 #if AXIL_AVX512
   if (w.activations == PAIRS_OF_BF16) {
     c.pairs = w.format == INT8 ? paired_tokens<INT8>(w, x, num_tokens, tokens.acts, tokens.floats)
                                : paired_tokens<INT4>(w, x, num_tokens, tokens.acts, tokens.floats);
-#if AXIL_AMX
-    c.rows = {reinterpret_cast<const uint8_t*>(c.pairs.acts), rows_of(w, num_tokens), ROW_BYTES, c.pairs.num_groups};
+    arranged = c.pairs.acts;
+  } else
 #endif
-    return;
+  if (w.activations == BYTES) {
+    c.bytes = w.format == INT8 ? round_tokens<QUAD_BYTES>(w, x, num_tokens, tokens.bytes)
+                               : round_tokens<4>(w, x, num_tokens, tokens.bytes);
+    arranged = c.bytes.q;
+  } else if (w.format == BFLOAT16) {
+    arranged = c.acts = interleaved<AXIL_AMX ? 32 : 2>(w, x, num_tokens, tokens.acts);
+  } else {
+    c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
   }
-#endif
 #if AXIL_AMX
-  if (w.format == BFLOAT16) {
-    c.rows = bfloat16_rows(w, x, num_tokens, tokens.acts);
-    return;
-  }
-#endif
-  if (w.activations == BYTES && w.format == INT8) c.bytes = round_tokens<QUAD_BYTES>(w, x, num_tokens, tokens.bytes);
-  else if (w.activations == BYTES) c.bytes = round_tokens<4>(w, x, num_tokens, tokens.bytes);
-  else if (w.format == BFLOAT16) c.acts = interleaved<2>(w, x, num_tokens, tokens.acts);
-  else c.floats = interleaved<1>(w, x, num_tokens, tokens.floats);
-#if AXIL_AMX
-  if (w.activations == BYTES)
-    c.rows = {c.bytes.q, rows_of(w, num_tokens), w.format == INT8 ? ROW_BYTES : GROUP,
-              w.format == INT8 ? stored_columns(w) / ROW_BYTES : c.bytes.num_groups};
+  c.rows = tile_tokens(w, num_tokens, arranged);
+#else
+  (void)arranged;
 #endif
 }
 

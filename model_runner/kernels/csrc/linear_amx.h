@@ -16,6 +16,7 @@ constexpr int64_t ROW_BYTES = 64;    // of a register's row
 constexpr int64_t SLICE_STEPS = 10;  // rows of 64 bytes of a token that are taken together, at most
 constexpr int64_t SLICE_GROUPS = 4;  // the same of groups of few bits, whose weights are widened first
 constexpr int64_t SUM_BYTES = BLOCK * 4;
+constexpr int64_t STEP_WEIGHTS = MOST_ROWS * SUM_BYTES;  // bytes of a block that a step multiplies
 
 // Tokens as registers read them.
 struct TileTokens {
@@ -36,19 +37,15 @@ inline TileShapes shapes_for(const TileTokens& x) {
   return shapes;
 }
 
-// What a pass over a slice asks of memory, to be used soon or later: `pace` bytes in each of its steps.
+// What a pass over a slice asks of memory: `pace` bytes in each of its steps.
 struct TileAsks {
   const uint8_t* from;
   int64_t pace;
+  bool are_for_now;  // or for the block behind
 };
 
-template <bool IS_BYTES, int SUM, int A, int B> AXIL_INLINE void add_products() {
-  if constexpr (IS_BYTES) add_quad_products<SUM, A, B>();
-  else add_pair_products<SUM, A, B>();
-}
-
 // sums[m][n] += x[m][k] * w[k][n] over `num_steps` steps of one or two tiles' tokens.
-template <bool IS_BYTES, int TILES, bool IS_SOON>
+template <bool IS_BYTES, int TILES>
 void add_steps(const TileTokens& x, const uint8_t* rows, const uint8_t* weights, int64_t num_steps, const TileAsks& asks,
                bool is_first, float* sums) {
   const int64_t step_bytes = x.num_rows * ROW_BYTES, second = x.tile_bytes(), lower = x.num_rows * BLOCK;
@@ -62,9 +59,9 @@ void add_steps(const TileTokens& x, const uint8_t* rows, const uint8_t* weights,
     if constexpr (TILES == 2) load_tile<2>(sums + lower, SUM_BYTES), load_tile<3>(sums + lower + LANES, SUM_BYTES);
   }
   const uint8_t* asked = asks.from;
-  for (int64_t step = 0; step < num_steps; step++, rows += step_bytes, weights += MOST_ROWS * SUM_BYTES) {
+  for (int64_t step = 0; step < num_steps; step++, rows += step_bytes, weights += STEP_WEIGHTS) {
     for (int64_t at = 0; at < asks.pace; at += 64) {
-      if (IS_SOON) ask_for(asked + at);
+      if (asks.are_for_now) ask_for(asked + at);
       else ask_for_later(asked + at);
     }
     asked += asks.pace;
@@ -91,7 +88,6 @@ void add_steps(const TileTokens& x, const uint8_t* rows, const uint8_t* weights,
 template <bool IS_BYTES>
 void sum_steps(const TileTokens& x, const uint8_t* rows, int64_t num_tiles, const uint8_t* block, const uint8_t* next,
                float* sums) {
-  constexpr int64_t STEP_WEIGHTS = MOST_ROWS * SUM_BYTES;
   const int64_t num_passes = (num_tiles + 1) / 2, num_slices = (x.num_steps + SLICE_STEPS - 1) / SLICE_STEPS;
   for (int64_t slice = 0; slice < num_slices; slice++) {
     const int64_t step = x.num_steps * slice / num_slices, count = x.num_steps * (slice + 1) / num_slices - step;
@@ -101,13 +97,10 @@ void sum_steps(const TileTokens& x, const uint8_t* rows, int64_t num_tiles, cons
     for (int64_t pass = 0; pass < num_passes; pass++) {
       const uint8_t* const own = rows + 2 * pass * x.tile_bytes() + step * x.num_rows * ROW_BYTES;
       float* const to = sums + 2 * pass * x.num_rows * BLOCK;
-      const TileAsks asks = pass == 0 ? TileAsks{weights + AHEAD, STEP_WEIGHTS}
-                                      : TileAsks{next + step * STEP_WEIGHTS + (pass - 1) * share * count, share};
-      const bool is_pair = 2 * pass + 1 < num_tiles;
-      if (is_pair && pass == 0) add_steps<IS_BYTES, 2, true>(x, own, weights, count, asks, step == 0, to);
-      else if (is_pair) add_steps<IS_BYTES, 2, false>(x, own, weights, count, asks, step == 0, to);
-      else if (pass == 0) add_steps<IS_BYTES, 1, true>(x, own, weights, count, asks, step == 0, to);
-      else add_steps<IS_BYTES, 1, false>(x, own, weights, count, asks, step == 0, to);
+      const TileAsks asks = pass == 0 ? TileAsks{weights + AHEAD, STEP_WEIGHTS, true}
+                                      : TileAsks{next + step * STEP_WEIGHTS + (pass - 1) * share * count, share, false};
+      if (2 * pass + 1 < num_tiles) add_steps<IS_BYTES, 2>(x, own, weights, count, asks, step == 0, to);
+      else add_steps<IS_BYTES, 1>(x, own, weights, count, asks, step == 0, to);
     }
   }
 }
@@ -117,7 +110,7 @@ AXIL_INLINE void scale_bytes(const int32_t* zeros, const float* factors, const f
   for (int64_t m = 0; m < count; m++, sums += BLOCK)
     for (int v = 0; v < BLOCK; v += LANES) {
       const Ints whole = add_ints(load_ints(sums + v), all_ints(zeros[m]));
-      store(sums + v, mul(to_floats(whole), mul(load(scales + v), all(factors[m]))));
+      store(sums + v, scaled_bytes(whole, load(scales + v), all(factors[m])));
     }
 }
 
@@ -125,9 +118,8 @@ AXIL_INLINE void scale_bytes(const int32_t* zeros, const float* factors, const f
 template <bool IS_BYTES, int FORMAT> struct Groups;
 
 template <int FORMAT> struct Groups<false, FORMAT> {
-  static constexpr int PAIRS = Widening<FORMAT>::PAIRS;
-  static constexpr int QUADS = GROUP / PAIRS / 2;
-  static constexpr int64_t NUMBERS = QUADS * BLOCK * 4, PANEL = GROUP * BLOCK * 2;
+  static constexpr int PAIRS = Widening<FORMAT>::PAIRS, QUADS = Widening<FORMAT>::QUADS;
+  static constexpr int64_t NUMBERS = Widening<FORMAT>::NUMBERS, PANEL = GROUP * BLOCK * 2;
   Widening<FORMAT> widening;
   void AXIL_ALWAYS widen(const uint8_t* group, uint8_t* panel) const {
 #pragma GCC unroll 8
@@ -180,9 +172,10 @@ struct Slice {
   int64_t num_rows;
 };
 
-// sums[m][n] += the products [group][token][BLOCK] of M tokens from `first` on, by their scales.
+// sums[m][n] += the products [group][token][BLOCK] of M tokens from `first` on, by their scales. Not inlined, so that registers are
+// given out for this loop alone.
 template <bool IS_BYTES, int FORMAT, int M>
-void add_groups(const Slice& slice, int64_t first, const float* products, float* sums) {
+__attribute__((noinline)) void add_groups(const Slice& slice, int64_t first, const float* products, float* sums) {
   Floats acc[M][VECTORS];
   sums += first * BLOCK;
 #pragma GCC unroll 8
@@ -192,7 +185,8 @@ void add_groups(const Slice& slice, int64_t first, const float* products, float*
   for (int64_t g = 0; g < slice.count; g++) {
     const uint8_t* const scales = slice.scales + g * slice.bytes;
     const float* const product = products + (g * MOST_ROWS + first) * BLOCK;
-    const float *const factors = slice.factors + g * slice.num_rows + first, *const totals = slice.totals + g * slice.num_rows + first;
+    const int64_t token = g * slice.num_rows + first;
+    const float *const factors = slice.factors + token, *const totals = slice.totals + token;
     Floats scale[VECTORS], least[VECTORS];
 #pragma GCC unroll 2
     for (int v = 0; v < VECTORS; v++) {
@@ -205,31 +199,16 @@ void add_groups(const Slice& slice, int64_t first, const float* products, float*
 #pragma GCC unroll 2
       for (int v = 0; v < VECTORS; v++) {
         const float* const from = product + m * BLOCK + v * LANES;
-        if constexpr (IS_BYTES) acc[m][v] = fma(to_floats(load_ints(from)), mul(scale[v], all(factors[m])), acc[m][v]);
-        else acc[m][v] = fma(load(from), scale[v], acc[m][v]);
-        acc[m][v] = fma(least[v], all(totals[m]), acc[m][v]);
+        const Floats total = all(totals[m]);
+        if constexpr (IS_BYTES)
+          acc[m][v] = add_nibbles(acc[m][v], load_ints(from), scale[v], all(factors[m]), least[v], total);
+        else acc[m][v] = fma(least[v], total, fma(load(from), scale[v], acc[m][v]));
       }
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++)
 #pragma GCC unroll 2
     for (int v = 0; v < VECTORS; v++) store(sums + m * BLOCK + v * LANES, acc[m][v]);
-}
-
-template <bool IS_BYTES, int FORMAT>
-void add_groups_of_tile(const Slice& slice, const float* products, float* sums) {
-  int64_t first = 0;
-  for (; first + 8 <= slice.num_rows; first += 8) add_groups<IS_BYTES, FORMAT, 8>(slice, first, products, sums);
-  switch (slice.num_rows - first) {
-    case 1: return add_groups<IS_BYTES, FORMAT, 1>(slice, first, products, sums);
-    case 2: return add_groups<IS_BYTES, FORMAT, 2>(slice, first, products, sums);
-    case 3: return add_groups<IS_BYTES, FORMAT, 3>(slice, first, products, sums);
-    case 4: return add_groups<IS_BYTES, FORMAT, 4>(slice, first, products, sums);
-    case 5: return add_groups<IS_BYTES, FORMAT, 5>(slice, first, products, sums);
-    case 6: return add_groups<IS_BYTES, FORMAT, 6>(slice, first, products, sums);
-    case 7: return add_groups<IS_BYTES, FORMAT, 7>(slice, first, products, sums);
-    default: return;
-  }
 }
 
 // The sums of `num_tiles` tiles' tokens for weights of few bits in groups, `sums` being zeros before. `factors` and `totals`
@@ -242,7 +221,7 @@ void sum_groups(const Weight& w, const TileTokens& x, const uint8_t* rows, const
   const int64_t bytes = group_bytes(w), row_bytes = x.num_rows * x.row_bytes;
   alignas(64) float products[SLICE_GROUPS * MOST_ROWS * BLOCK];
   for (int64_t first = 0; first < x.num_steps; first += SLICE_GROUPS, block += SLICE_GROUPS * bytes) {
-    const int64_t count = x.num_steps - first < SLICE_GROUPS ? x.num_steps - first : SLICE_GROUPS;
+    const int64_t count = smaller(SLICE_GROUPS, x.num_steps - first);
     for (int64_t g = 0; g < count; g++) {
       for (int64_t line = 0; line < bytes; line += 64) ask_ahead(block + g * bytes + AHEAD + line);
       groups.widen(block + g * bytes, panel + g * G::PANEL);
@@ -256,7 +235,14 @@ void sum_groups(const Weight& w, const TileTokens& x, const uint8_t* rows, const
         else multiply_group<IS_BYTES, 2>(x, own + g * row_bytes, panel + g * G::PANEL, to);
       }
       const Slice slice{block + G::NUMBERS, bytes, count, factors + at, totals + at, x.num_rows};
-      add_groups_of_tile<IS_BYTES, FORMAT>(slice, products, sums + t * x.num_rows * BLOCK);
+      const auto add = [&](auto size, const Place& part) {
+        add_groups<IS_BYTES, FORMAT, decltype(size)::value>(slice, part.first, products, sums + t * x.num_rows * BLOCK);
+      };
+      if (x.num_rows < MOST_ROWS) {
+        tiles<TILE>(x.num_rows, add);
+        continue;
+      }
+      for (int64_t i = 0; i < 2; i++) add(std::integral_constant<int, MOST_ROWS / 2>(), Place{i, 2, i * MOST_ROWS / 2});
     }
   }
 }

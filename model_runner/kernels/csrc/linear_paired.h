@@ -41,8 +41,13 @@ struct BytesOfHalves {
 // are put into its fraction; 1/2 to 8 bits, of which sign and bytes are then found by the bits as they are stored.
 template <int FORMAT> struct Widening;
 
-template <> struct Widening<INT4> {
-  static constexpr int PAIRS = 4;
+// PAIRS: vectors of pairs that a vector of bytes becomes.
+template <int NUM_PAIRS> struct GroupOfPairs {
+  static constexpr int PAIRS = NUM_PAIRS, QUADS = GROUP / PAIRS / 2;
+  static constexpr int64_t NUMBERS = QUADS * BLOCK * 4;  // bytes, with the scales behind them
+};
+
+template <> struct Widening<INT4> : GroupOfPairs<4> {
   static constexpr float ADDED = 128;
   AXIL_INLINE Ints pair(Ints bytes) {
     constexpr int AND_OR = 0xea;
@@ -56,8 +61,7 @@ template <> struct Widening<INT4> {
   }
 };
 
-template <> struct Widening<INT8> {
-  static constexpr int PAIRS = 2;
+template <> struct Widening<INT8> : GroupOfPairs<2> {
   static constexpr float ADDED = 0.5f;
   static constexpr BytesOfHalves TABLE{};
   Ints low[2] = {load_ints(TABLE.low), load_ints(TABLE.low + 64)};
@@ -77,10 +81,9 @@ template <> struct Widening<INT8> {
 template <int FORMAT, int M>
 __attribute__((noinline)) void paired_tile(const Weight& w, const uint8_t* block, const PairTokens& x, int64_t token,
                                            const Asks& asks, float* sums) {
-  constexpr int PAIRS = Widening<FORMAT>::PAIRS;  // of a vector of bytes
+  constexpr int PAIRS = Widening<FORMAT>::PAIRS, QUADS = Widening<FORMAT>::QUADS;
+  constexpr int64_t NUMBERS = Widening<FORMAT>::NUMBERS;
   const Widening<FORMAT> widening;
-  constexpr int QUADS = GROUP / PAIRS / 2;
-  constexpr int64_t NUMBERS = QUADS * BLOCK * 4;  // bytes, with the scales behind them
   const int64_t bytes = group_bytes(w);
   const Bf16* acts = x.acts + token * x.num_columns;
   const float* totals = x.totals + token * x.num_groups;

@@ -2,6 +2,8 @@
 // becomes of the sums, is linear.cpp's.
 #pragma once
 
+#include <type_traits>
+
 #include "linear.h"
 
 // Tokens of a tile: as many as leave registers for a block's weights.
@@ -14,6 +16,46 @@ constexpr int64_t AHEAD = AXIL_AVX512 ? 6144 : 4096;  // bytes between what is r
 AXIL_INLINE void ask_ahead(const void* p) {
   if (AXIL_AVX512) ask_for_later(p);
   else ask_for(p);
+}
+
+AXIL_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Tokens [first, first + size) of those that are taken together.
+struct Tile {
+  int64_t first, size;
+};
+
+// One of the `num_tiles` that `count` tokens are cut into, of sizes as equal as can be: a small last one costs nearly as
+// much as a full one.
+AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
+  if (num_tiles == 1) return {0, count};  // without dividing
+  const int64_t size = count / num_tiles, larger = count % num_tiles;
+  return {index * size + smaller(index, larger), size + (index < larger)};
+}
+
+// One of `num_tiles`, and its first token.
+struct Place {
+  int64_t number, num_tiles, first;
+};
+
+// Call `body(size, place)` for every tile of at most MOST tokens, its size a constant.
+template <int MOST, class Body>
+AXIL_INLINE void tiles(int64_t count, const Body& body) {
+  const int64_t num_tiles = (count + MOST - 1) / MOST;
+  for (int64_t i = 0; i < num_tiles; i++) {
+    const Tile tile = tile_at(i, num_tiles, count);
+    const Place place{i, num_tiles, tile.first};
+    switch (tile.size) {
+      case 1: body(std::integral_constant<int, 1>(), place); break;
+      case 2: body(std::integral_constant<int, 2>(), place); break;
+      case 3: body(std::integral_constant<int, 3>(), place); break;
+      case 4: body(std::integral_constant<int, 4>(), place); break;
+      case 5: if constexpr (MOST > 4) body(std::integral_constant<int, 5>(), place); break;
+      case 6: if constexpr (MOST > 4) body(std::integral_constant<int, 6>(), place); break;
+      case 7: if constexpr (MOST > 6) body(std::integral_constant<int, 7>(), place); break;
+      default: if constexpr (MOST > 6) body(std::integral_constant<int, 8>(), place); break;
+    }
+  }
 }
 
 // What a tile asks of memory while it computes: `pace` bytes in each of its steps. It always asks for as many lines as it
@@ -103,6 +145,12 @@ struct ByteTokens {
   int64_t num_groups;
 };
 
+// From whole numbers to sums, the same for all that multiply bytes: of 8 bits, and of a group of 4.
+AXIL_INLINE Floats scaled_bytes(Ints whole, Floats scale, Floats factor) { return mul(to_floats(whole), mul(scale, factor)); }
+AXIL_INLINE Floats add_nibbles(Floats so_far, Ints whole, Floats scale, Floats factor, Floats least, Floats total) {
+  return fma(least, total, fma(to_floats(whole), mul(scale, factor), so_far));
+}
+
 // The sums of rotated columns. Not inlined, so that registers are given out for this loop alone.
 template <int M>
 __attribute__((noinline)) void byte_tile(const uint8_t* block, const float* scales, const ByteTokens& x, int64_t token,
@@ -131,7 +179,7 @@ __attribute__((noinline)) void byte_tile(const uint8_t* block, const float* scal
     const Floats factor = all(x.scales[token + m]);
 #pragma GCC unroll 3
     for (int v = 0; v < VECTORS; v++)
-      store(sums + m * BLOCK + v * LANES, mul(to_floats(acc[m][v]), mul(load(scales + v * LANES), factor)));
+      store(sums + m * BLOCK + v * LANES, scaled_bytes(acc[m][v], load(scales + v * LANES), factor));
   }
 }
 
@@ -183,8 +231,7 @@ __attribute__((noinline)) void nibble_tile(const Weight& w, const uint8_t* block
 #pragma GCC unroll 3
       for (int v = 0; v < VECTORS; v++) {
         float* to = sums + m * BLOCK + v * LANES;
-        const Floats so_far = fma(to_floats(nibble_total(acc[m][v])), mul(scale[v], factor), load(to));
-        store(to, fma(least[v], total, so_far));
+        store(to, add_nibbles(load(to), nibble_total(acc[m][v]), scale[v], factor, least[v], total));
       }
     }
   }

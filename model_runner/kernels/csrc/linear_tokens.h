@@ -1,11 +1,10 @@
 // Tokens as the tiles of a linear layer read them: cut into tiles, interleaved or rounded to what weights are.
 #pragma once
 
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "hadamard.h"
+#include "lines.h"
 #include "linear_amx.h"
 #include "linear_paired.h"
 #include "linear_tiles.h"
@@ -17,39 +16,6 @@ namespace {
 constexpr int64_t STRIP = 96;  // tokens that vectors take through a block together: a multiple of every tile
 static_assert(STRIP % TILE == 0 && STRIP % BYTE_TILE == 0, "a strip is cut into tiles");
 constexpr int64_t FEW_BYTES = 8, FEW_NIBBLES = 96;  // tokens up to which vectors multiply bytes faster than registers
-
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Memory that begins at a line, kept from call to call.
-template <class T>
-class Lines {
- public:
-  T* room_for(int64_t count) {
-    if (count > count_) {
-      free(memory_);
-      memory_ = static_cast<T*>(aligned_alloc(64, (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64));
-      if (!memory_) throw std::bad_alloc();
-      count_ = count;
-    }
-    return memory_;
-  }
-
- private:
-  T* memory_ = nullptr;
-  int64_t count_ = 0;
-};
-
-// Tokens [first, first + size) of those that are taken together.
-struct Tile {
-  int64_t first, size;
-};
-
-// One of the `num_tiles` that `count` tokens are cut into, of sizes as equal as can be: a small last one costs nearly as
-// much as a full one.
-AXIL_INLINE Tile tile_at(int64_t index, int64_t num_tiles, int64_t count) {
-  const int64_t size = count / num_tiles, larger = count % num_tiles;
-  return {index * size + smaller(index, larger), size + (index < larger)};
-}
 
 // Tokens that lie side by side where a layer's products are those of the tile registers, and 0 where vectors compute them.
 // Products of bytes are whole numbers, the same either way, and of few tokens vectors give them faster.
@@ -105,17 +71,26 @@ AXIL_INLINE void convert(Bf16 x, Bf16& to) { to = x; }
 AXIL_INLINE void convert(float x, Bf16& to) { to = rounded(x); }
 
 // Tokens in the order in which tiles read them, one address and fixed offsets for all of a tile:
-// [tile][column / UNIT][token of the tile][UNIT].
+// [tile][column / UNIT][token of the tile][UNIT], the last unit filled up with zeros.
 template <int UNIT, class To, class From>
 const To* interleaved(const Weight& w, const From* x, int64_t num_tokens, Lines<To>& memory) {
-  const int64_t columns = w.num_columns;
-  To* const out = memory.room_for(num_tokens * columns);
+  const int64_t whole = w.num_columns / UNIT * UNIT, columns = (w.num_columns + UNIT - 1) / UNIT * UNIT;
+  To* const out = memory.room_for(room_of(w, num_tokens) * columns);
   for_tokens(w, num_tokens, [&](const Placed& at) {
-    const From* from = x + at.number() * columns;
+    const From* from = x + at.number() * w.num_columns;
     To* to = out + at.tile * columns + at.place * UNIT;
-    for (int64_t k = 0; k < columns; k += UNIT, from += UNIT, to += at.apart * UNIT)
+    for (int64_t k = 0; k < whole; k += UNIT, from += UNIT, to += at.apart * UNIT) {
+      if constexpr (UNIT % LANES == 0) {
+        for (int u = 0; u < UNIT; u += LANES) store(to + u, load(from + u));
+      } else {
 #pragma GCC unroll 2
-      for (int u = 0; u < UNIT; u++) convert(from[u], to[u]);
+        for (int u = 0; u < UNIT; u++) convert(from[u], to[u]);
+      }
+    }
+    for (int64_t k = whole; k < columns; k++, from++, to++) {
+      if (k < w.num_columns) convert(*from, *to);
+      else *to = 0;
+    }
   });
   return out;
 }
@@ -219,25 +194,11 @@ PairTokens paired_tokens(const Weight& w, const From* x, int64_t num_tokens, Lin
 #endif
 
 #if AXIL_AMX
-// Tokens as bfloat16, of whole steps, of which zeros fill up the last.
-template <class From>
-TileTokens bfloat16_rows(const Weight& w, const From* x, int64_t num_tokens, Lines<Bf16>& memory) {
-  constexpr int64_t STEP = ROW_BYTES / 2;
-  const int64_t columns = stored_columns(w), whole = w.num_columns / STEP * STEP;
-  Bf16* const out = memory.room_for(room_of(w, num_tokens) * columns);
-  for_tokens(w, num_tokens, [&](const Placed& at) {
-    const From* const from = x + at.number() * w.num_columns;
-    Bf16* to = out + at.tile * columns + at.place * STEP;
-    for (int64_t k = 0; k < whole; k += STEP, to += at.apart * STEP) {
-      store(to, load(from + k));
-      store(to + LANES, load(from + k + LANES));
-    }
-    for (int64_t k = whole; k < columns; k++) {
-      if (k < w.num_columns) convert(from[k], to[k - whole]);
-      else to[k - whole] = 0;
-    }
-  });
-  return {reinterpret_cast<const uint8_t*>(out), rows_of(w, num_tokens), ROW_BYTES, columns / STEP};
+// Arranged tokens as registers read them; a row is of as many columns as a group or a step has.
+TileTokens tile_tokens(const Weight& w, int64_t num_tokens, const void* rows) {
+  const bool is_bytes = w.activations == BYTES;
+  const int64_t row_bytes = is_bytes && w.format == INT4 ? GROUP : ROW_BYTES, columns = is_bytes ? row_bytes : row_bytes / 2;
+  return {static_cast<const uint8_t*>(rows), rows_of(w, num_tokens), row_bytes, (w.num_columns + columns - 1) / columns};
 }
 #endif
 

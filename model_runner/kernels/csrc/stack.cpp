@@ -2,9 +2,9 @@
 // every bit is the same. What is saved is the way through Python between them, which is long where a layer's weights
 // have just driven the interpreter out of the caches.
 #include <cstddef>
-#include <vector>
 
 #include "api.h"
+#include "lines.h"
 
 struct Weight;  // here only passed on, as the next three
 struct Step;
@@ -61,11 +61,8 @@ AXIL_API void axil_run_layers(const Shape* shape, const Layer* layers, const Ste
                               const Angles* angles, float* hidden, int64_t tokens) {
   const Shape& s = *shape;
   const int64_t heads = s.num_heads * s.head_dim, kv_heads = s.num_kv_heads * s.head_dim, width = heads + 2 * kv_heads;
-  static std::vector<float> normed, qkv, attended, projected, inner;  // kept between calls
-  const auto room = [&](std::vector<float>& memory, int64_t columns) {
-    if (memory.size() < static_cast<size_t>(tokens * columns)) memory.resize(static_cast<size_t>(tokens * columns));
-    return memory.data();
-  };
+  static Lines<float> normed, qkv, attended, projected, inner;
+  const auto room = [&](Lines<float>& memory, int64_t columns) { return memory.room_for(tokens * columns); };
   float *const x = room(normed, s.hidden), *const q = room(qkv, width), *const out = room(attended, heads);
   float *const y = room(projected, s.hidden), *const u = room(inner, s.inner);
   const auto norm = [&](float* rows, const float* added, const Norm& n, float* to) {

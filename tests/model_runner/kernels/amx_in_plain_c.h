@@ -11,7 +11,7 @@
 
 static_assert(AXIL_AMX, "asked for by its macros");
 
-constexpr int64_t MOST_ROWS = 16;
+constexpr int MOST_ROWS = 16;
 
 struct TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -75,21 +75,20 @@ template <int SUM, int A, int B, class Add> inline void for_sums(const Add& add)
   for (int m = 0; m < s.rows[SUM]; m++)
     for (int n = 0; n < s.row_bytes[SUM] / 4; n++) add(m, n, s.rows[B]);
 }
-template <int SUM, int A, int B> inline void add_pair_products() {
+template <bool IS_BYTES, int SUM, int A, int B> inline void add_products() {
   for_sums<SUM, A, B>([](int m, int n, int words) {
-    float even = 0, odd = 0;
-    for (int k = 0; k < words; k++) {
-      even = std::fma(widened(element<Bf16>(A, m, 2 * k)), widened(element<Bf16>(B, k, 2 * n)), even);
-      odd = std::fma(widened(element<Bf16>(A, m, 2 * k + 1)), widened(element<Bf16>(B, k, 2 * n + 1)), odd);
+    if constexpr (IS_BYTES) {
+      int32_t total = element<int32_t>(SUM, m, n);
+      for (int k = 0; k < 4 * words; k++)
+        total += element<int8_t>(A, m, k) * element<uint8_t>(B, k / 4, 4 * n + k % 4);
+      put_element(SUM, m, n, total);
+    } else {
+      float even = 0, odd = 0;
+      for (int k = 0; k < words; k++) {
+        even = std::fma(widened(element<Bf16>(A, m, 2 * k)), widened(element<Bf16>(B, k, 2 * n)), even);
+        odd = std::fma(widened(element<Bf16>(A, m, 2 * k + 1)), widened(element<Bf16>(B, k, 2 * n + 1)), odd);
+      }
+      put_element(SUM, m, n, element<float>(SUM, m, n) + (even + odd));
     }
-    put_element(SUM, m, n, element<float>(SUM, m, n) + (even + odd));
-  });
-}
-template <int SUM, int A, int B> inline void add_quad_products() {
-  for_sums<SUM, A, B>([](int m, int n, int words) {
-    int32_t total = element<int32_t>(SUM, m, n);
-    for (int k = 0; k < 4 * words; k++)
-      total += element<int8_t>(A, m, k) * element<uint8_t>(B, k / 4, 4 * n + k % 4);
-    put_element(SUM, m, n, total);
   });
 }
